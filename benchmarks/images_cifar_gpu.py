@@ -98,7 +98,7 @@ def main() -> None:
             "steps": run.result.steps,
             "epochs": run.result.steps * 2048 / run.data["training"],
             "images_per_second": rate,
-            "utilisation": rate * training_flops(run.model) / (args.peak * 1e12),
+            "utilisation": rate * training_flops(run.model.model) / (args.peak * 1e12),
             "seconds": run.result.seconds,
             "device": torch.cuda.get_device_name() if args.device == "cuda" else args.device,
         }

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from unmask.modalities.events.records.meds import read_labels as read_labels
     from unmask.modalities.events.records.meds import read_meds as read_meds
     from unmask.modalities.events.sources.convert import convert as convert
-    from unmask.modalities.events.uses.finetune import finetune_outcome
     from unmask.modalities.events.uses.model import EventModel as EventModel
     from unmask.modalities.events.uses.model import load as load
     from unmask.modalities.events.uses.next_visit import finetune_next_visit as finetune_next_visit
     from unmask.modalities.events.uses.pretrain import pretrain as pretrain
+    from unmask.modalities.events.uses.verbs import ask as ask
+    from unmask.modalities.events.uses.verbs import evaluate as evaluate
+    from unmask.modalities.events.uses.verbs import finetune as finetune
+    from unmask.modalities.events.uses.verbs import predict as predict
 
     Model = EventModel
     Settings = EventSettings
     FinetuneSettings = OutcomeSettings
-    finetune = finetune_outcome
 
 __getattr__, __dir__, __all__ = lazily(__name__)

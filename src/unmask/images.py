@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from unmask.modalities.images.uses.model import ImageModel as ImageModel
     from unmask.modalities.images.uses.model import load as load
     from unmask.modalities.images.uses.pretrain import pretrain as pretrain
+    from unmask.modalities.images.uses.verbs import evaluate as evaluate
+    from unmask.modalities.images.uses.verbs import predict as predict
 
     Model = ImageModel
     FinetuneSettings = ClassifierSettings

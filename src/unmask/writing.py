@@ -349,13 +349,17 @@ def makes_folder(function: Callable[P, R]) -> Callable[P, R]:
     place and is no path are the labels of the data, as scikit-learn has X and y.
     """
     signature = inspect.signature(function)
+    place = list(signature.parameters).index("out")
 
     @functools.wraps(function)
     def within(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs)
+        if len(args) > place and ("out" in kwargs or len(args) > place + 1):  # X, y and then out
+            given = signature.bind(*args[: place - 1], args[place - 1 : place + 1], *args[place + 1 :], **kwargs)
+        else:
+            given = signature.bind(*args, **kwargs)
         out = given.arguments.get("out")
         if isinstance(out, str | os.PathLike):
-            return function(*args, **kwargs)
+            return function(*given.args, **given.kwargs)
         if out is not None:
             given.arguments["data"] = (given.arguments["data"], out)
         folder = temporary_folder()

@@ -199,9 +199,9 @@ def fill(
 ) -> Result:
     """Hide a part of pictures, predict it, and write original | masked | filled as a PNG (or the pictures as .npy)."""
     from unmask.modalities.images.reading.sources import read_images
+    from unmask.modalities.images.uses.drawing import write_png
     from unmask.modalities.images.uses.model import fill_scenes
-    from unmask.modalities.images.uses.reconstruct import figures_of
-    from unmask.modalities.images.uses.report import filled_sheet, write_png
+    from unmask.modalities.images.uses.reconstruct import figures_of, filled_sheet
 
     if out is None:
         raise UserError(

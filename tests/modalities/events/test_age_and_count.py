@@ -107,7 +107,7 @@ def test_held_out_labels_do_not_reach_it(home: Path, tmp_path: Path):
         truth.write_parquet(tmp_path / name / "0.parquet")
         run = finetune_outcome(home / "model", home / "meds", tmp_path / name, tmp_path / f"{name}m", settings=QUICK)
         kept.append(json.loads((run.folder / "unmask.json").read_text())["outcome"]["age_and_count"])
-        split, _ = unmask.load(run.folder).predict(home / "meds", tmp_path / name)
+        split, _ = unmask.load(run.folder).predicted(home / "meds", tmp_path / name)
         flipped = truth["boolean_value"] ^ (split["split"] == "held_out")
         truth = truth.with_columns(boolean_value=flipped)
     assert kept[0] == kept[1]

@@ -61,7 +61,7 @@ def test_held_out_labels_change_nothing_that_is_fitted(
         )
     about = [json.loads((f / "unmask.json").read_text()) for f in folders]
     assert about[0]["outcome"] == about[1]["outcome"]  # the cuts of the time among it
-    frames = [unmask.load(f).predict(home / "meds", tmp_path / "task_a")[0] for f in folders]
+    frames = [unmask.load(f).predicted(home / "meds", tmp_path / "task_a")[0] for f in folders]
     assert frames[0].equals(frames[1])
 
 
@@ -109,7 +109,7 @@ def test_a_class_that_training_lacks_is_reported(
     main_ok(["evaluate", *map(str, (tmp_path / "m", home / "meds", "--labels", labels))])
     assert "3 labels are of classes that no training label has" in capsys.readouterr().out
     assert unmask.load(tmp_path / "m").evaluate(home / "meds", labels)["unseen_classes"] == {"rare": 3}
-    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", labels)
+    frame, _ = unmask.load(tmp_path / "m").predicted(home / "meds", labels)
     assert [c for c in frame.columns if c.startswith("predicted_p")] == [
         "predicted_probability_even",
         "predicted_probability_odd",
@@ -177,9 +177,9 @@ def test_points_without_a_label_keep_the_labels_of_the_others(home: Path, tmp_pa
     model, first = unmask.load(tmp_path / "m"), pl.int_range(pl.len()) == 1
     truth = pl.read_parquet(home / "task" / "0.parquet")
     holed = task(tmp_path / "t", home, boolean_value=pl.when(~first).then(truth["boolean_value"]))
-    frame, points = model.predict(home / "meds", holed)
+    frame, points = model.predicted(home / "meds", holed)
     assert frame["boolean_value"].to_list() == [None if i == 1 else v for i, v in enumerate(truth["boolean_value"])]
-    assert frame.drop("boolean_value").equals(model.predict(home / "meds", home / "task")[0].drop("boolean_value"))
+    assert frame.drop("boolean_value").equals(model.predicted(home / "meds", home / "task")[0].drop("boolean_value"))
     with pytest.raises(UserError, match="row 1: boolean_value is null"):
         model.evaluate(home / "meds", holed)
     assert points.take(np.array([0, 1])).null["value"].tolist() == [False, True]

@@ -111,7 +111,7 @@ def found(model, folder, data, labels, out):
     questions = [f"{code} within 10 days" for code in model.folder.vocabulary.codes[:2]]
     run = finetune_outcome(folder, data(), labels(), out, settings=QUICK)
     return {
-        "predict": model.predict(data(), labels())[0].to_dict(as_series=False),
+        "predict": model.predicted(data(), labels())[0].to_dict(as_series=False),
         "evaluate": model.evaluate(data(), labels()),
         "ask": model.ask(data(), questions, labels()).to_dict(as_series=False),
         "ask at the last events": model.ask(data(), questions).to_dict(as_series=False),
@@ -197,7 +197,7 @@ def test_what_is_no_labels_is_refused_by_every_verb(outcome, of_files, tmp_path,
     model = of_files[1]
     question = f"{model.folder.vocabulary.codes[0]} within 10 days"
     verbs = (
-        lambda: model.predict(meds, labels),
+        lambda: model.predicted(meds, labels),
         lambda: model.evaluate(meds, labels),
         lambda: model.ask(meds, question, labels),
         lambda: model.embed(meds, labels),
@@ -212,7 +212,7 @@ def test_labels_that_were_read_of_other_events_are_refused(outcome, of_files):
     meds, table, task, _, _ = outcome
     model, points = of_files[1], read_labels(task, read_meds(meds))
     with pytest.raises(UserError, match="other events"):
-        model.predict(table.head(20), points)
+        model.predicted(table.head(20), points)
     with pytest.raises(UserError, match="no column of labels"):
         model.evaluate(meds, dataclasses.replace(points, value=None))
 
@@ -248,7 +248,7 @@ def test_other_values_than_in_training_are_warned_of(outcome, of_files, value, k
         pl.when(pl.col("code") == "GLUCOSE").then(value).otherwise(VALUE).cast(pl.Float32).alias("numeric_value")
     )
     verbs = {
-        "predict": lambda: model.predict(other, task),
+        "predict": lambda: model.predicted(other, task),
         "evaluate": lambda: model.evaluate(other, task),
         "ask": lambda: model.ask(other, "GLUCOSE within 10 days"),
         "fill": lambda: model.fill(other),

@@ -272,7 +272,7 @@ def test_held_out_numbers_are_not_looked_at(home: Path, task: Path, tmp_path: Pa
     for labels, out in ((task, "a"), (changed, "b")):
         settings = replace(SMALL, baselines=False)
         finetune_outcome(home / "model", home / "meds", labels, tmp_path / out, settings=settings)
-        found.append(unmask.load(tmp_path / out).predict(home / "meds", task)[0])
+        found.append(unmask.load(tmp_path / out).predicted(home / "meds", task)[0])
     assert found[0].equals(found[1])
 
 

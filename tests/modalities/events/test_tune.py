@@ -129,9 +129,9 @@ def test_folders_hold_both_encoders(home: Path, tmp_path: Path, capsys: pytest.C
     base, both = unmask.load(home / "model"), unmask.load(tmp_path / "m")
     for name, weight in base.folder.model.state_dict().items():
         assert torch.equal(weight, both.folder.model.state_dict()[name])
-    one = both.predict(home / "meds", home / "task")[0]
+    one = both.predicted(home / "meds", home / "task")[0]
     alone = replace(both.folder, tuned=None)
-    two = replace(both, folder=alone).predict(home / "meds", home / "task")[0]
+    two = replace(both, folder=alone).predicted(home / "meds", home / "task")[0]
     assert not one.equals(two)  # the tuned encoder has a voice
     assert (tmp_path / "m" / "report.html").exists()
 
@@ -140,7 +140,7 @@ def test_next_visits_may_tune_too(home: Path, tmp_path: Path):
     settings = replace(TUNED, codes="DIABETES,HYPERTENSION", tune=TuneSettings(epochs=2, least_steps=1))
     run = finetune_next_visit(home / "model", home / "meds", tmp_path / "m", settings=settings)
     assert {"ours", "tuned encoder alone"} == set(run.figures["results"])
-    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", home / "task")
+    frame, _ = unmask.load(tmp_path / "m").predicted(home / "meds", home / "task")
     p = np.array(frame["predicted_probabilities"].to_list())
     assert ((p > 0) & (p < 1)).all()
 

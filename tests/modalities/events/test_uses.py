@@ -62,7 +62,7 @@ def test_classes(home: Path, tmp_path: Path):
         "logistic regression",
         "gradient boosting",
     }
-    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", task)
+    frame, _ = unmask.load(tmp_path / "m").predicted(home / "meds", task)
     p = frame.select(pl.col("^predicted_probability_.*$")).to_numpy()
     assert frame.columns[2:4] == ["categorical_value", "predicted_categorical_value"]
     np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
@@ -76,7 +76,7 @@ def test_time_to_event(home: Path, tmp_path: Path):
     run = finetune_outcome(home / "model", home / "meds", task, tmp_path / "m", settings=replace(QUICK, trees=0))
     assert run.figures["kind"] == "time_to_event"
     assert run.figures["results"]["ours"]["c_index"] > 0.6
-    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", task)
+    frame, _ = unmask.load(tmp_path / "m").predicted(home / "meds", task)
     p = frame.select(pl.col("^predicted_probability_by_.*$")).to_numpy()
     assert (np.diff(p, axis=1) >= -1e-9).all()
     assert ((p > 0) & (p < 1)).all()
@@ -346,7 +346,7 @@ def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):
     run = finetune_next_visit(home / "model", home / "meds", tmp_path / "m", settings=settings)
     assert set(run.figures["results"]) == {"ours", "frequency", "seen before", "co-occurrence"}
     assert run.figures["results"]["ours"]["all"]["auroc"] > 0.8
-    frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", home / "task")
+    frame, _ = unmask.load(tmp_path / "m").predicted(home / "meds", home / "task")
     assert frame.columns == ["subject_id", "prediction_time", "predicted_codes", "predicted_probabilities", "split"]
     page = (tmp_path / "m" / "report.html").read_text()
     for words in (
@@ -457,7 +457,7 @@ def test_predictions_say_who_trained_the_head(home: Path, tmp_path: Path, capsys
         model.evaluate(meds, own)
     other = shard(tmp_path / "other", table([(10**6, DAY, "VISIT", None)]))
     points = labels(tmp_path / "t", [(10**6, DAY, True)])
-    assert model.predict(other, points)[0]["split"].to_list() == ["unseen"]
+    assert model.predicted(other, points)[0]["split"].to_list() == ["unseen"]
 
 
 def test_passes_of_an_outcome_head_are_whole_numbers(home: Path, tmp_path: Path, capsys):

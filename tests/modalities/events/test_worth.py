@@ -87,7 +87,7 @@ def test_the_report_says_it_and_the_model_predicts_without_what_was_left_out(
     model = unmask.load(tmp_path / "o")
     for part in found["worth"]["left_out"]:
         assert not model.folder.outcome[part]
-    frame, _ = model.predict(home / "meds", home / "task")
+    frame, _ = model.predicted(home / "meds", home / "task")
     assert frame["predicted_boolean_probability"].is_between(0, 1).all()
     assert "worth" in (tmp_path / "o" / "report.html").read_text()
 

@@ -12,9 +12,10 @@ import unmask
 from commands import run
 from tiny_images import TINY, bars, class_folder
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.modalities.images.uses import report
+from unmask.modalities.images.uses import reconstruct, report
+from unmask.modalities.images.uses.drawing import triptych
 from unmask.modalities.images.uses.pretrain import pretrain
-from unmask.modalities.images.uses.report import DRAWN, filled_sheet
+from unmask.modalities.images.uses.reconstruct import DRAWN, filled_sheet
 
 
 def first_number(text: str) -> int:
@@ -26,8 +27,8 @@ def first_number(text: str) -> int:
 def drawn_of(monkeypatch) -> list[int]:
     """How many pictures each sheet gets from now on."""
     counts: list[int] = []
-    plain = report.sheet
-    monkeypatch.setattr(report, "sheet", lambda pictures, *a: counts.append(len(pictures)) or plain(pictures, *a))
+    plain = reconstruct.sheet
+    monkeypatch.setattr(reconstruct, "sheet", lambda pictures, *a: counts.append(len(pictures)) or plain(pictures, *a))
     return counts
 
 
@@ -51,7 +52,7 @@ def test_a_sheet_is_about_as_high_as_wide_and_spread_over_what_is_sorted(tmp_pat
     picture, count = filled_sheet([done])
     assert count == DRAWN
     assert 0.5 < picture.shape[0] / picture.shape[1] < 2
-    last = report.triptych(pixels[-1][..., None], done.hidden[-1], done.filled[-1])
+    last = triptych(pixels[-1][..., None], done.hidden[-1], done.filled[-1])
     assert (picture == 255).all(2).any()
     assert any(
         (picture[y : y + last.shape[0], x : x + last.shape[1]] == last).all()

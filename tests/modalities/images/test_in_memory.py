@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, TensorDataset
 
 from tiny_images import bars
 from unmask.errors import UserError
@@ -184,3 +185,38 @@ def test_colours_weighed_to_grey_are_as_pillow_rounds_them():
 def test_grey_is_not_repeated_into_five_channels():
     with pytest.raises(UserError, match="1 channels, 5 expected"):
         read_images(PIXELS, channels=5)
+
+
+class OfTorchvision:
+    """A data set as torchvision has them: (picture, number), and the names of the classes."""
+
+    classes = ("across", "down", "square")
+
+    def __init__(self, pixels, labels):
+        self.pixels, self.labels = pixels, labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, number):
+        if number >= len(self):
+            raise IndexError(number)
+        return Image.fromarray(self.pixels[number]), int(self.labels[number])
+
+
+def test_data_sets_of_torch_are_pictures_and_labels():
+    pixels, labels = bars(12)
+    tensors = TensorDataset(torch.from_numpy(pixels), torch.from_numpy(labels))
+    named = OfTorchvision(pixels, labels)
+    for data, names in (
+        (tensors, ["0", "1", "2"]),
+        (DataLoader(tensors, batch_size=4, shuffle=True), ["0", "1", "2"]),
+        (named, ["across", "down", "square"]),
+        (DataLoader(named, batch_size=4), ["across", "down", "square"]),
+        ([(picture, label) for picture, label in zip(pixels, labels, strict=True)], ["0", "1", "2"]),
+        ([{"image": Image.fromarray(p), "label": n} for p, n in zip(pixels, labels, strict=True)], ["0", "1", "2"]),
+    ):
+        found = read_images(data)
+        np.testing.assert_array_equal(found.pixels[..., 0], pixels)
+        assert found.labels.tolist() == labels.tolist()
+        assert found.classes == names

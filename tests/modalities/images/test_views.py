@@ -90,7 +90,7 @@ def test_a_run_on_crops_keeps_sites_apart(scenes):
     assert run.data["training_groups"] + run.data["held_out_groups"] == 3
     assert run.data["whole_pictures"] == 6
     assert run.data["shape"] == [32, 32, 2]
-    assert run.model.codec.config.image == (16, 16)
+    assert run.model.model.codec.config.image == (16, 16)
     page = (root / "model" / "report.html").read_text()
     assert "cut from 6 pictures" in page
     assert "Channels 1 and 2 are drawn red and green" in page
@@ -102,16 +102,16 @@ def test_crops_are_validated_at_native_resolution(scenes):
     root, run = scenes
     images = prepare(root / "data", run.settings)
     numbers = np.arange(len(images))
-    job, _ = make_job(run.model, images, numbers[3:], numbers[:3], run.settings)
-    patch = run.model.codec.config.patch
+    job, _ = make_job(run.model.model, images, numbers[3:], numbers[:3], run.settings)
+    patch = run.model.model.codec.config.patch
     batch = job.validation[0]
     corner = (
-        batch.values["patch"][0, 1].view(patch, patch, 2) * run.model.codec.deviation[:, 0, 0]
-        + run.model.codec.mean[:, 0, 0]
+        batch.values["patch"][0, 1].view(patch, patch, 2) * run.model.model.codec.deviation[:, 0, 0]
+        + run.model.model.codec.mean[:, 0, 0]
     )
     np.testing.assert_allclose(corner.numpy() * 65535, images.pixels[0, 8 : 8 + patch, 8 : 8 + patch], atol=0.1)
-    seen = unmask.load(root / "model").read(run.shown)
-    assert np.array_equal(seen.pixels, run.shown.pixels[:][:, 8:24, 8:24])
+    seen = unmask.load(root / "model").read(run.drawn)
+    assert np.array_equal(seen.pixels, run.drawn.pixels[:][:, 8:24, 8:24])
 
 
 def test_fill_and_embed_put_tiles_together(scenes):
@@ -301,7 +301,7 @@ def test_a_bare_file_with_a_decoder_is_asked_for_its_targets(tmp_path):
     from unmask.modalities.images.network.folder import published
 
     run = pretrain(ramp(12, 16, 16), tmp_path / "m", settings=settings(holdout=0.0, steps=1), console=False)
-    tensors = published(run.model, "mae")
+    tensors = published(run.model.model, "mae")
     torch.save({"model": tensors}, tmp_path / "mae.pth")
     with pytest.raises(UserError, match="norm_pix"):
         unmask.load(tmp_path / "mae.pth", heads=2, decoder_heads=1)

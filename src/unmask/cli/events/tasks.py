@@ -180,7 +180,7 @@ def predict(
     check_results([out], [data, labels])
     loaded = use.load(model)
     events = read_meds(data)
-    frame, points = loaded.predict(events, labels)
+    frame, points = loaded.predicted(events, labels)
     write_predictions(frame, out)
     found: dict[str, Any] = {
         "out": out,

@@ -15,6 +15,8 @@ MODALITY = Modality(
     serves="unmask.serving.events:serve",
     pretrain="unmask.events:pretrain",
     finetune="unmask.events:finetune",
+    predict="unmask.events:predict",
+    evaluate="unmask.events:evaluate",
     commands=commands_of(_TASKS, "prepare", "pretrain", "predict")
     | commands_of("unmask.cli.events.uses", "fill", "score", "embed", "evaluate", "ask")
     | {

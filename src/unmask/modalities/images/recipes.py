@@ -422,6 +422,22 @@ model fills and scores too (what each is worth: docs/explanation/measured-images
 DEFAULT = "small"
 """The recipe of `pretrain images` where none is given."""
 
+ELSEWHERE = {
+    "transform": "Settings as keywords: image_size=224, crop=(0.6, 1.0), flip=False, jitter=0.4",
+    "pretrained": "A pretrained model is loaded, unmask.load(folder), and fine-tuned, unmask.finetune(model, pictures)",
+    "num_classes": "Leave it out: the classes are those of the labels",
+}
+"""Keyword that other libraries have for pictures -> what to write here."""
+
+ATTRIBUTES = {
+    **dict.fromkeys(("forward_*", "get_intermediate_layers", "encode", "transform"), "model.embed(pictures)"),
+    "get_preds": "model.predict(pictures)",
+    "fine_tune": "model.finetune(pictures, labels)",
+    "fill_mask": "model.fill(pictures)",
+    "generate": "model.fill(pictures)",
+}
+"""Attribute of models in other libraries -> our call, beside those of `verbs.Usable`."""
+
 _NAMED = {
     "size": (SIZES, ("width", "layers", "heads")),
     "decoder": (DECODERS, ("decoder_width", "decoder_layers", "decoder_heads")),

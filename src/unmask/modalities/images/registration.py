@@ -13,6 +13,8 @@ MODALITY = Modality(
     serves="unmask.serving.images:serve",
     pretrain="unmask.images:pretrain",
     finetune="unmask.images:finetune",
+    predict="unmask.images:predict",
+    evaluate="unmask.images:evaluate",
     endings=(
         ".png",
         ".jpg",

@@ -17,6 +17,7 @@ from unmask.errors import either
 from unmask.evaluation.card import Use
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
+from unmask.evaluation.shown import Printed, Shown
 from unmask.modalities.events.audit.audit_events import CHECKS
 from unmask.modalities.events.audit.findings import DAY, MIDNIGHT, SHOWN, AuditFinding, matching, most_frequent
 from unmask.modalities.events.records.cuts import Cuts, after_death, cut, flat, searched, without_events
@@ -371,7 +372,21 @@ def _next(data: str) -> Markup:
     return seen + Use(commands=commands, python="").of(data).html()
 
 
-def audit(data: Any, labels: Any = None) -> tuple[list[AuditFinding], dict[str, Any]]:
+class Audited(Printed, tuple[list[AuditFinding], dict[str, Any]]):
+    """What an audit gives: all findings, and what was looked at."""
+
+    def shown(self) -> Shown:
+        """Each finding with what to do about it."""
+        heading, *found = lines(*self)
+        return Shown(title=heading, notes=found)
+
+    def to_frame(self) -> Any:
+        """A row per finding, as a pandas frame where pandas is installed, else as a polars one."""
+        rows = [(f.level, f.check, f.sentence, f.todo) for f in self[0]]
+        return Shown(title="", columns=("level", "check", "sentence", "todo"), rows=rows).frame()
+
+
+def audit(data: Any, labels: Any = None) -> Audited:
     """All findings, warnings first, and what was looked at (events, subjects, points).
 
     Args:
@@ -387,4 +402,4 @@ def audit(data: Any, labels: Any = None) -> tuple[list[AuditFinding], dict[str, 
         found += [f for task_check in counted(TASK_CHECKS, len(TASK_CHECKS)) for f in task_check(events, points)]
     about: dict[str, Any] = {"events": len(events.time), "subjects": len(events), "codes": len(events.codes)}
     about |= {} if points is None else {"points": len(points)}
-    return sorted(found, key=lambda f: f.level != "warning"), about
+    return Audited((sorted(found, key=lambda f: f.level != "warning"), about))

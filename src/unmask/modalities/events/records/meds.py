@@ -19,13 +19,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
 from unmask.errors import UserError
+from unmask.guessed import Guessed
 from unmask.modalities.events.records.columns import BLOCK, Checked, EventColumns, EventStore, read_columns
 from unmask.modalities.events.records.columns import NO_VISIT as NO_VISIT
 from unmask.modalities.events.records.columns import STATIC as STATIC
@@ -48,7 +49,7 @@ on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Events:
+class Events(Guessed):
     """All events of a folder as flat arrays, subject by subject.
 
     Attributes:
@@ -65,6 +66,10 @@ class Events:
             the file, the folder of its shard, where that is data/train, data/tuning or data/held_out; else None.
         pages: of columns that are memory maps; None in memory.
     """
+
+    guesses: ClassVar[Mapping[str, str]] = {
+        "set_task": "labels= of the task: unmask.finetune(model, meds, labels=task)"
+    }
 
     subjects: np.ndarray
     offsets: np.ndarray

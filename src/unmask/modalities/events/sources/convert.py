@@ -15,6 +15,7 @@ import polars as pl
 
 from unmask.errors import UserError
 from unmask.files import files_below
+from unmask.guessed import also_called
 from unmask.modalities.events.records.meds import BIRTH, DEATH
 from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.shards import MedsWriter
@@ -49,6 +50,12 @@ COLUMNS = {
 OF_PLAIN = ("static", *COLUMNS)
 
 
+@also_called(
+    dict.fromkeys(
+        ("subject", "subject_id", "patient_id", "time", "code", "value"),
+        "columns={'subject': 'COLUMN', 'time': 'COLUMN'}",
+    )
+)
 def convert(
     source: Any,
     out: str | Path,

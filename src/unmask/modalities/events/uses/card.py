@@ -137,7 +137,7 @@ def _tuned(about: Mapping[str, Any], size: str) -> Card:
         ],
         use=Use(
             commands=commands,
-            python='import unmask\n\nmodel = unmask.load(MODEL)\nframe, points = model.predict("meds", "task")',
+            python='import unmask\n\nmodel = unmask.load(MODEL)\nmodel.predict("meds", labels="task")',
             without_unmask="The folder is unmask's own; transformers does not load it.",
         ),
         shown=False,

@@ -6,6 +6,7 @@ same prediction times.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import time
@@ -20,40 +21,57 @@ import numpy as np
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, setting
 from unmask.evaluation.classes import class_counts, label_notes
+from unmask.evaluation.results import figures_shown, place
+from unmask.evaluation.shown import Printed, Shown
 from unmask.given import natural
 from unmask.modalities.events.outcome.candidates import FEWEST as FEWEST
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.outcome.scoring import scored, unseen_classes
-from unmask.modalities.events.outcome.targets import Classes, NumberTarget, Target, class_names, target_of
+from unmask.modalities.events.outcome.targets import Classes, MultiLabel, NumberTarget, Target, class_names, target_of
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import BY_SPLITS, Events, Labels, as_events, named, read_labels
 from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.uses import outcome_report
+from unmask.modalities.events.uses.card import KINDS as OUTCOMES
 from unmask.modalities.events.uses.card import counts, scored_figures
 from unmask.modalities.events.uses.folder import save_folder
 from unmask.modalities.events.uses.model import EventModel, load
 from unmask.modalities.events.uses.work import FittedOutcome, OutcomeWork, can_judge, worth
 from unmask.odd_numbers import number_notes
 from unmask.training.finetune_checkpoints import Stages, StoppedBySignal
+from unmask.training.job import ModelOfRun
 from unmask.training.processes import join_others
 from unmask.training.same_run import digest
 from unmask.writing import training_folder, writes_model, written_folder
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutcomeRun:
-    """A fine-tuning: folder and figures, which say under `stopped` whether it is 'finished' or ended by a 'signal'."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OutcomeRun(ModelOfRun, Printed):
+    """A fine-tuning: folder and figures, which say under `stopped` whether it is 'finished' or ended by a 'signal';
+    `.model` is the fine-tuned model."""
 
     folder: Path
     figures: dict[str, Any]
 
+    def shown(self) -> Shown:
+        """Held-out figures beside those of rules and simpler models, and what to do next."""
+        found = self.figures
+        visits = found["kind"] == MultiLabel.kind
+        return figures_shown(
+            f"A model of {OUTCOMES[found['kind']]}, of {found['training']:,} {'patients' if visits else 'labels'}",
+            scored_figures(found),
+            notes=[f"{found['held_out']:,} held out", *found.get("notes", ()), place(self.folder)],
+            next_step="run.model.predict(meds, labels=task) or run.model.evaluate(meds, labels=task)",
+            head="held out",
+        )
+
 
 @writes_model
 def finetune_outcome(
-    model: str | Path,
+    model: str | Path | EventModel,
     data: Any,
     labels: Any,
     out: str | Path,
@@ -171,9 +189,13 @@ def finished(
     return OutcomeRun(folder=out, figures=found)
 
 
-def begin(model: str | Path, data: Any, settings: OutcomeSettings) -> tuple[EventModel, Events]:
-    """The pretrained model and the events."""
-    loaded = load(model, device=settings.device, precision=settings.precision)
+def begin(model: str | Path | EventModel, data: Any, settings: OutcomeSettings) -> tuple[EventModel, Events]:
+    """The pretrained model, of a loaded one a copy, and the events."""
+    loaded = (
+        copy.deepcopy(model)
+        if isinstance(model, EventModel)
+        else load(model, device=settings.device, precision=settings.precision)
+    )
     loaded.most_unknown = settings.most_unknown
     return loaded, as_events(data)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ ROTARY = Rotary(base=10_000.0)
 
 @dataclass
 class EventFolder:
-    """A loaded folder: model, vocabulary, settings; where fine-tuned, the outcome head and the encoder tuned for it."""
+    """A loaded folder: model, vocabulary, settings; where fine-tuned, the outcome head and the encoder tuned for it;
+    what its card says of data and figures."""
 
     model: MaskedModel[EventCodec]
     vocabulary: Vocabulary
@@ -46,6 +47,7 @@ class EventFolder:
     head: OutcomeHead | None = None
     outcome: dict[str, Any] | None = None
     tuned: Tuned | None = None
+    about: dict[str, Any] = field(default_factory=dict)
 
     @property
     def fine_tuning(self) -> dict[str, Any]:
@@ -169,4 +171,5 @@ def load_folder(path: str | Path) -> EventFolder:
         head=head,
         outcome=about.get("outcome"),
         tuned=None if tuned is None else tuned.eval(),
+        about={name: about[name] for name in ("data", "source", "results", "counts") if name in about},
     )

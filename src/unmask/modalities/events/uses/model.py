@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -16,6 +16,8 @@ import torch
 from unmask.core.embed import embed_batches
 from unmask.core.score import Mode
 from unmask.errors import UserError, option
+from unmask.evaluation.results import JudgedFigures, figures_shown
+from unmask.evaluation.shown import Shown
 from unmask.given import values_of
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.features import Features, gather
@@ -36,15 +38,48 @@ from unmask.modalities.events.records.histories import Histories, odd_value_line
 from unmask.modalities.events.records.meds import HELD_OUT, Events, Labels, as_events, named, read_labels, worded
 from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.splits import Met, met
+from unmask.modalities.events.uses.card import scored_figures
 from unmask.modalities.events.uses.fill import SCHEMA, By, died, missing_values, next_events, surprise
-from unmask.modalities.events.uses.folder import EventFolder, load_folder
+from unmask.modalities.events.uses.folder import EventFolder, load_folder, save_folder
 from unmask.modalities.events.uses.query_answers import UNCALIBRATED, ask, panel_answers, queries_of
 from unmask.training.precision import computing, resolve_device, resolve_precision
+from unmask.verbs import Usable
 from unmask.writing import written
 
 
+def points_given(verb: str, out: Any, labels: Any) -> tuple[str | Path | None, Any]:
+    """(where predictions go, the points), of which the second argument of a verb may be either: what is no path, or a
+    folder, are points."""
+    if labels is None and out is not None and (not isinstance(out, str | Path) or Path(out).is_dir()):
+        out, labels = None, out
+    if labels is None:
+        raise UserError(
+            f"{verb} without {option('labels')}",
+            hint=f"Give {option('labels', 'task')}: a MEDS task folder, or a table with its columns.",
+        )
+    return out, labels
+
+
+def judged_shown(found: Mapping[str, Any]) -> Shown:
+    """What of the figures of an outcome a person looks at."""
+    return figures_shown(
+        f"{found['points']:,} points of {found['patients']:,} patients judged"
+        + ("" if found["split"] == "all" else ", held out by the folder's splits"),
+        scored_figures(found),
+        notes=found["warnings"],
+    )
+
+
+ATTRIBUTES = {
+    **dict.fromkeys(("encode", "transform", "forward_*"), "model.embed(meds)"),
+    **dict.fromkeys(("generate", "fill_mask"), "model.fill(meds)"),
+    "forecast": "model.ask(meds, 'CODE within 30 days')",
+}
+"""Attribute of models in other libraries -> our call, beside those of `verbs.Usable`."""
+
+
 @dataclass(repr=False)
-class EventModel:
+class EventModel(Usable):
     """A masked event model, its vocabulary and, where fine-tuned, its outcome head.
 
     Attributes:
@@ -54,6 +89,9 @@ class EventModel:
         dead: of the data filled last: patients who died, who have no next events.
         met: of the data predicted last: who of the subjects trained the head.
     """
+
+    kind = "events"
+    guesses: ClassVar[Mapping[str, Any]] = {**ATTRIBUTES, **Usable.guesses}
 
     folder: EventFolder
     device: torch.device
@@ -152,8 +190,14 @@ class EventModel:
             context=self._computing,
         )
 
-    def predict(self, data: Any, labels: Any) -> tuple[pl.DataFrame, Labels]:
+    def predict(  # type: ignore[override]  # of events: at which points
+        self, data: Any, out: Any = None, *, labels: Any = None
+    ) -> pl.DataFrame:
         """Probability (or number, with its interval) at each prediction point, MEDS-shaped, in the order of the labels.
+
+        Args:
+            out: a .parquet to write it to.
+            labels: a MEDS task folder or a table with its columns: where predictions are asked for.
 
         The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was
         held out of that ('held_out'), or the fine-tuning did not have it ('unseen'); null where their
@@ -162,6 +206,29 @@ class EventModel:
         Raises:
             UserError: the model has no outcome head, or data or labels are not right.
         """
+        out, labels = points_given("predict", out, labels)
+        frame = self.predicted(data, labels)[0]
+        if out is not None:
+            write_predictions(frame, out)
+        return frame
+
+    def predict_proba(self, data: Any, labels: Any = None) -> np.ndarray:
+        """(points, classes) probabilities, as scikit-learn calls them; of a yes or no those of False and True.
+
+        Raises:
+            UserError: the model predicts a number, times or next visits.
+        """
+        events = as_events(data)
+        points = read_labels(points_given("predict_proba", None, labels)[1], events, need_value=False)
+        _, target, p = self.probabilities(events, points)
+        if target.kind not in ("binary", "classes"):
+            raise UserError(
+                f"predict_proba: the model predicts {target.kind}", hint="model.predict(data, labels=task) says it."
+            )
+        return np.column_stack([1 - p, p]) if target.kind == "binary" else p
+
+    def predicted(self, data: Any, labels: Any) -> tuple[pl.DataFrame, Labels]:
+        """`predict`, and the points that predictions are of."""
         events = as_events(data)
         points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
         self.met = met(events, self.folder.fine_tuning["patients"])
@@ -214,7 +281,7 @@ class EventModel:
         """What to say of answers that no held-out patients calibrated; a line or none."""
         return [] if int(queries_of(self.folder).calibrated) else [UNCALIBRATED]
 
-    def evaluate(self, data: Any, labels: Any, *, seed: int = 0) -> dict[str, Any]:
+    def evaluate(self, data: Any, labels: Any = None, *, seed: int = 0) -> JudgedFigures:
         """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
 
         Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the
@@ -233,7 +300,7 @@ class EventModel:
                 head have points.
         """
         events = as_events(data)
-        points = read_labels(labels, events)
+        points = read_labels(points_given("evaluate", None, labels)[1], events)
         split = "all"
         if events.held_out is not None and events.held_out[points.subject].any():
             points, split = points.take(events.held_out[points.subject]), HELD_OUT
@@ -275,7 +342,7 @@ class EventModel:
         if isinstance(target, NumberTarget) and target.rule is not None:
             predicted = (target.rule.of(histories, points) - target.centre) / target.spread
             results[target.rule.name] = scored(target, points, predicted[:, None], seed=seed)
-        return {
+        found = {
             "kind": target.kind,
             "rows": len(points),
             "points": len(points),
@@ -289,6 +356,7 @@ class EventModel:
             "results": results,
             "warnings": [] if warning is None else [warning],
         }
+        return JudgedFigures(found, judged_shown)
 
     def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
         """The points, what is predicted of them, and (points, outputs) of it."""
@@ -346,6 +414,10 @@ class EventModel:
             "codes": len(self.folder.vocabulary.codes),
             "outcome_head": self.folder.head is not None,
         }
+
+    def save(self, path: str | Path) -> None:
+        """Save as a model folder."""
+        save_folder(path, self.folder, about=self.folder.about)
 
     def _computing(self) -> contextlib.AbstractContextManager[Any]:
         return computing(self.precision, self.device)

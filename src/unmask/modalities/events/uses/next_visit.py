@@ -29,6 +29,7 @@ from unmask.modalities.events.records.meds import STATIC, Labels
 from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.records.vocabulary import FIRST
 from unmask.modalities.events.uses.finetune import FEWEST, OutcomeRun, begin, finished, held_out, stopped, work_of
+from unmask.modalities.events.uses.model import EventModel
 from unmask.modalities.events.uses.outcome_report import figure_cell
 from unmask.training.finetune_checkpoints import StoppedBySignal
 from unmask.training.processes import join_others
@@ -120,7 +121,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
 
 @writes_model
 def finetune_next_visit(
-    model: str | Path,
+    model: str | Path | EventModel,
     data: Any,
     out: str | Path,
     *,

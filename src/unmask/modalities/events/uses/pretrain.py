@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ from unmask.core.model import MaskedModel
 from unmask.core.sampler import PackedSampler
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError, setting
-from unmask.evaluation.card import source_name
+from unmask.evaluation.card import Figure, figures_of, source_name
+from unmask.evaluation.results import figures_shown, place
+from unmask.evaluation.shown import Printed, Shown
+from unmask.guessed import also_called
 from unmask.memory import data_in_memory
 from unmask.modalities.events.network.prepare import open_prepared, prepared_settings, split, subjects_to_learn_from
 from unmask.modalities.events.questions.queries import QueryDraws, with_questions
@@ -28,14 +31,16 @@ from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, c
 from unmask.modalities.events.recipes import EventSettings, check_read, structure_of, with_overrides
 from unmask.modalities.events.records.columns import EventStore
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import BY_SPLITS, HOUR, STATIC, Events, as_events
+from unmask.modalities.events.records.meds import BY_SPLITS, HOUR, STATIC, as_events
 from unmask.modalities.events.records.vocabulary import Vocabulary
 from unmask.modalities.events.uses.folder import FORMAT, EventFolder, new_model, save_folder
+from unmask.synonyms import ARGUMENTS
 from unmask.training.ahead import MadeWhenNeeded
-from unmask.training.job import Job, RunResult
+from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.same_run import digest
-from unmask.training.settings import TrainSettings, lasting
+from unmask.training.settings import TrainSettings, lasting, settings_from
+from unmask.writing import makes_folder
 
 VISITS = 0.25
 """Share of the histories whose whole visits are hidden with hide=mixed: of them codes are learnt slowly."""
@@ -47,14 +52,30 @@ LATEST = 5 * 365.25 * 24
 """Hours behind the last event at most that a pretraining history is told to be read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EventRun:
-    """A finished run: where it is, how it ended, what it was trained on."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EventRun(ModelOfRun, Printed):
+    """A finished run: where it is, how it ended, what it was trained on; `.model` is the trained model."""
 
     folder: Path
     result: RunResult
     settings: EventSettings
     data: dict[str, Any]
+
+    def shown(self) -> Shown:
+        """Held-out figures beside those of rules, and what to do next."""
+        held = {n.removeprefix("validation_"): v for n, v in self.result.validation.items() if math.isfinite(v)}
+        rules = [Figure(name="accuracy", value=v, of=n) for n, v in self.data["rules"].items()]
+        return figures_shown(
+            f"A masked model of the events of {self.data['training']:,} patients: {self.data['events']:,} events of "
+            f"{self.data['codes']:,} codes, {self.result.steps:,} steps, {self.result.seconds:.0f} s",
+            figures_of(held, ["loss", "accuracy"]) + rules,
+            notes=[
+                f"{self.data['held_out']:,} patients held out; figures are of their hidden events",
+                place(self.folder),
+            ],
+            next_step="run.model.finetune(meds, labels=task), run.model.embed(meds) or run.model.fill(meds)",
+            head="held out",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
@@ -64,7 +85,7 @@ class EventRun:
 class EventPretraining(Pretrainable[EventRun]):
     """A new masked event model; see `pretrain`."""
 
-    def __init__(self, data: str | Path | Events, settings: EventSettings, subjects: np.ndarray | None) -> None:
+    def __init__(self, data: Any, settings: EventSettings, subjects: np.ndarray | None) -> None:
         self.data, self.settings, self.subjects = data, settings, subjects
 
     @property
@@ -156,32 +177,38 @@ class EventPretraining(Pretrainable[EventRun]):
         write_report(finished)
 
 
+@also_called({}, **ARGUMENTS)
+@makes_folder
 def pretrain(
-    data: str | Path | Events,
-    out: str | Path,
+    data: Any,
+    out: str | Path | None = None,
     *,
-    settings: EventSettings | None = None,
+    settings: EventSettings | TrainSettings | Mapping[str, Any] | None = None,
     resume: bool = False,
     console: bool = True,
     trackers: Sequence[str] = (),
     subjects: np.ndarray | None = None,
+    **overrides: Any,
 ) -> EventRun:
     """Pretrain a masked event model. Vocabulary and value scales come from the training patients alone.
 
     Args:
-        data: a MEDS folder or the URL of one, events read before, or a folder that `prepare` has made.
-        settings: default those that the data was prepared with, or `EventSettings()`.
+        data: a MEDS folder or the URL of one, a table with the columns of one, events read before, or a folder that
+            `prepare` has made.
+        out: run folder; left out, a temporary one, which lives as long as the result.
+        settings, overrides: fields of `EventSettings` and of its `train`, as keywords (`minutes=5, width=128`), a dict
+            or an object; default those that the data was prepared with, or `EventSettings()`.
         subjects: numbers of the patients to learn from; default all but those that the folder's splits hold out. Where
             the splits have a tuning part, the run is judged by it.
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    if settings is None:
-        known = {} if isinstance(data, Events) else prepared_settings(data)
-        settings = with_overrides(EventSettings(), known)
-    check_read(settings)
-    kind = EventPretraining(data, settings, subjects)
+    assert out is not None  # of `makes_folder`
+    known = prepared_settings(data) if isinstance(data, str | Path) else {}
+    chosen = settings_from(with_overrides(EventSettings(), known), settings, overrides, with_overrides)
+    check_read(chosen)
+    kind = EventPretraining(data, chosen, subjects)
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError, first_of, quoted, setting
+from unmask.evaluation.results import JudgedFigures, PredictedRows, figures_shown
+from unmask.evaluation.shown import Shown
+from unmask.guessed import also_called
 from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.images.classify.objectives import Objective, OneClass, objective_from
 from unmask.modalities.images.network.card import scored
@@ -31,6 +34,9 @@ from unmask.modalities.images.network.features import PASSING, cell_means, cells
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.reading.arrays import ImageSet, some_pictures
 from unmask.modalities.images.reading.split import several_labels
+from unmask.modalities.images.recipes import ATTRIBUTES
+from unmask.verbs import Usable
+from unmask.writing import write_json_lines
 
 ClassPooling = Literal["mean", "first", "grid"]
 
@@ -145,8 +151,13 @@ class ClassifierNet(nn.Module):
             self.masked.encoder.final_norm = nn.Identity()
 
 
+def judged_shown(found: Mapping[str, Any]) -> Shown:
+    """What of the figures of a classifier a person looks at."""
+    return figures_shown(f"{found['pictures']:,} pictures judged", scored(found), notes=found.get("notes", ()))
+
+
 @dataclass(repr=False)
-class Classifier:
+class Classifier(Usable):
     """A fine-tuned model ready to use; `unmask.load` gives one for a folder that `finetune classify` wrote.
 
     Attributes:
@@ -156,6 +167,9 @@ class Classifier:
         objective: what its labels are: one class per picture (the default), several labels, or a number.
         label_column: of the table that it was trained on; read before others.
     """
+
+    kind = "images"
+    guesses: ClassVar[Mapping[str, Any]] = {**ATTRIBUTES, **Usable.guesses}
 
     model: Any
     net: ClassifierNet
@@ -198,6 +212,12 @@ class Classifier:
         """'single' (one class per picture), 'multi' (several labels) or 'regression' (a number)."""
         return self.objective.problem
 
+    def meant(self) -> str:
+        """What it says of a picture, in words."""
+        if self.problem == "regression":
+            return f"a number ({self.classes[0]})"
+        return f"{len(self.classes)} {'labels' if self.problem == 'multi' else 'classes'}"
+
     def read(self, images: Any, *, labelled: bool = True, **options: Any) -> ImageSet:
         """Pictures of any source for this model, with labels of its kind; see `ImageModel.read`.
 
@@ -222,11 +242,17 @@ class Classifier:
             raise UserError("a model of numbers has no probabilities", hint="Use answers(...) or predict(...).")
         return self.answers(images)
 
-    def predict(self, images: Any) -> list[dict[str, Any]]:
+    @also_called({"batch_size": "Leave it out: they are read as many at a time as memory asks for"})
+    def predict(  # type: ignore[override]  # there are no options
+        self, images: Any, out: str | Path | None = None
+    ) -> PredictedRows:
         """A prediction for each picture, in order; 'name' is its path where it came from a file. One class: 'label' and
         its 'probability'; several labels: 'labels' (from the threshold on) and 'probabilities' of all; a number:
-        'value' in its own unit. Of a picture cut into tiles the mean over them."""
-        return list(self.predicted(self.read(images, labelled=False)))
+        'value' in its own unit. Of a picture cut into tiles the mean over them. `out`: a .jsonl to write them to."""
+        found = PredictedRows(self.predicted(self.read(images, labelled=False)), "Predictions of {} pictures")
+        if out is not None:
+            write_json_lines(found, out)
+        return found
 
     def predicted(self, found: ImageSet) -> Iterator[dict[str, Any]]:
         """`predict` of pictures that were read, a batch of them at a time."""
@@ -245,20 +271,35 @@ class Classifier:
                 logits = self.net(batch).cpu().numpy()
             yield place, self.objective.answers(logits)
 
-    def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
+    def predict_proba(self, images: Any) -> np.ndarray:
+        """`probabilities`, as scikit-learn calls them; columns as `classes_`."""
+        return self.probabilities(images)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """`classes`, as scikit-learn has them."""
+        return np.array(self.classes)
+
+    def score(self, images: Any, labels: Any) -> float:
+        """Accuracy (of numbers R2), as scikit-learn's `score` is; of several labels the macro AUROC."""
+        name = {"single": "accuracy", "multi": "macro_auroc", "regression": "r2"}[self.problem]
+        return float(self.evaluate(images, labels)[name])
+
+    def evaluate(self, images: Any, labels: Any = None, *, seed: int = 0, most: int | None = None) -> JudgedFigures:
         """Figures on labelled pictures (of their test part, where they have one; tiles of one picture count once) with
         95 % intervals, beside a rule that looks at no picture: `evaluation.classes.class_figures`,
         `evaluation.labels.label_figures` or `evaluation.values.value_figures`; `notes` names pictures that stand under
         several labels.
 
         Args:
+            images: labelled pictures, or pictures whose `labels` stand beside.
             seed: of the intervals, and of which pictures are taken.
             most: at most this many pictures.
 
         Raises:
             UserError: no labels, labels of another kind, or a class the model does not know.
         """
-        found = self.read(images)
+        found = self.read(images if labels is None else (images, labels))
         notes = several_labels(found)
         if (part := found.part("test", "validation")) is not None:
             assert part.split is not None
@@ -268,7 +309,8 @@ class Classifier:
             found = some_pictures(found, most, seed)
         figures = self.objective.figures(*self.judged(found), seed)
         count = {"rows": figures["n"], "pictures": figures["n"]}
-        return figures | count | {"classes": list(self.classes), "problem": self.problem, "notes": notes}
+        about = {"classes": list(self.classes), "problem": self.problem, "notes": notes}
+        return JudgedFigures(figures | count | about, judged_shown)
 
     def judged(self, found: ImageSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the

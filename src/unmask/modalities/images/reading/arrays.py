@@ -438,11 +438,8 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
 
 
 def common_size(found: Sequence[tuple[str, int, int]], size: Size) -> tuple[int, int]:
-    """(height, width) that pictures, (name, height, width), are brought to.
-
-    Raises:
-        UserError: their sizes differ, and no size is said.
-    """
+    """(height, width) that pictures, (name, height, width), are brought to; refused where they differ and none is
+    said."""
     known = sorted({f[1:] for f in found})
     if callable(size):
         return size(known)

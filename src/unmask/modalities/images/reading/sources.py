@@ -77,7 +77,8 @@ def read_images(
 
     Args:
         data: an array or tensor ((n, h, w), (n, h, w, c) or (n, c, h, w)), a pair (pictures, labels), a list of
-            pictures (arrays, Pillow's, encoded ones; a generator of them), an `ImageSet`, a folder (class folders or
+            pictures (arrays, Pillow's, encoded ones; a generator of them) or of (picture, label), a data set or
+            DataLoader of torch, an `ImageSet`, a folder (class folders or
             flat), a picture, .npy, .npz, .idx(.gz), .parquet, `hf:NAME[:SPLIT]`, a list of files, or a frame with what
             a table in a file would hold.
         size: pictures are brought to it; None demands that all have the same size; a function of the (height, width)
@@ -145,9 +146,25 @@ def _plain(data: Any, choice: Choice) -> Any:
         data = list(data)
     if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Path):
         return (_plain(data[0], choice), data[1])
+    if not isinstance(data, list | tuple) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return _from_items(data, choice)
+    if hasattr(data, "batch_size") and hasattr(data, "dataset"):  # torch's DataLoader
+        return _from_items(data.dataset, choice)
+    if isinstance(data, list) and data and all(isinstance(one, dict) for one in data):
+        return {name: [one.get(name) for one in data] for name in data[0]}
+    if isinstance(data, list) and data and all(isinstance(one, tuple) and len(one) == 2 for one in data):
+        pictures, labels = zip(*data, strict=True)
+        return (_plain(list(pictures), choice), [n.item() if hasattr(n, "item") else n for n in labels])
     if isinstance(data, list | tuple):
         return [everyday.pixels_of(one, choice) if isinstance(one, Image.Image) else one for one in data]
     return data
+
+
+def _from_items(data: Any, choice: Choice) -> Any:
+    """A data set of torch, torchvision or Hugging Face, of which item by item is taken: (picture, label), a dict, or a
+    picture. Its `classes` name the labels."""
+    found, names = _plain([data[n] for n in range(len(data))], choice), getattr(data, "classes", None)
+    return (found[0], [names[n] for n in found[1]]) if names and isinstance(found, tuple) else found
 
 
 def _read(data: Any, how: ReadOptions) -> ImageSet:

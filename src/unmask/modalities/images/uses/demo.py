@@ -76,8 +76,9 @@ def show(finished: ImageRun, images: Any) -> dict[str, Any]:
     from unmask.evaluation.report import Report, training_curves
     from unmask.modalities.images.network.build import untrained
     from unmask.modalities.images.network.folder import ImageFolder
+    from unmask.modalities.images.uses.drawing import gallery
     from unmask.modalities.images.uses.model import ImageModel, load
-    from unmask.modalities.images.uses.report import attention_pictures, gallery, triptychs
+    from unmask.modalities.images.uses.report import attention_pictures, triptychs
 
     out, r = finished.folder, finished.result
     model = load(out)

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,61 +16,99 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError, option, setting
+from unmask.evaluation.results import figures_shown, place
+from unmask.evaluation.shown import Printed, Shown
+from unmask.guessed import also_called
 from unmask.memory import peak_memory
 from unmask.modalities.images.classify.classifier import Classifier, ClassifierNet
-from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.classify.classifier_training import PictureFinetuning
 from unmask.modalities.images.classify.objectives import objective_of, strata
 from unmask.modalities.images.classify.probe_start import HeadInput, choose_reading, readings, start_as_probe
 from unmask.modalities.images.classify.scored_report import finetuned_report
 from unmask.modalities.images.network.build import untrained
+from unmask.modalities.images.network.card import scored
 from unmask.modalities.images.reading.account import account_lines, class_notes, describe
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.reading.label_table import ENDINGS
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, notes_across
+from unmask.modalities.images.recipes import ELSEWHERE
 from unmask.modalities.images.uses.model import ImageModel, load
-from unmask.modalities.images.uses.pretrain import store_of
+from unmask.modalities.images.uses.pretrain import pretrain, store_of
 from unmask.odd_numbers import number_notes
+from unmask.registry import is_model
+from unmask.synonyms import ARGUMENTS
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import precision_of, resolve_precision
 from unmask.training.processes import first_process_first, join_others
 from unmask.training.same_run import digest
-from unmask.training.settings import refuse_unread
+from unmask.training.settings import TrainSettings, refuse_unread, settings_from
 from unmask.training.tracking import Tracker, console_logger
-from unmask.writing import first_of_all, training_folder, writes_model, written_folder
+from unmask.writing import first_of_all, makes_folder, training_folder, writes_model, written_folder
 
 WATCHING = ("memory", "log_every", "checkpoint_seconds")
 """Settings that may change between a run and its resumption: they say how it is watched."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finetuned:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Finetuned(Printed):
     """A finished fine-tuning: the classifier, and what came of it."""
 
     classifier: Classifier
     folder: Path
     figures: dict[str, Any]
 
+    @property
+    def model(self) -> Classifier:
+        """The classifier."""
+        return self.classifier
 
+    def shown(self) -> Shown:
+        """Figures on held-out pictures beside those of a rule that looks at none."""
+        judged = self.figures.get("validation")
+        return figures_shown(
+            f"A classifier of {self.figures['whole_pictures']:,} pictures, {self.classifier.meant()}: "
+            f"{self.figures['steps']:,} steps, {self.figures['seconds']:.0f} s",
+            [] if judged is None else scored(judged),
+            notes=[
+                "no picture was held out: nothing is judged"
+                if judged is None
+                else f"{judged['pictures']:,} pictures held out; the best epoch was chosen on them",
+                place(self.folder),
+            ],
+            next_step="run.model.predict(pictures) or run.model.evaluate(pictures, labels)",
+            head="held out",
+        )
+
+
+@also_called(ELSEWHERE, validation_split="holdout", **ARGUMENTS)
+@makes_folder
 @writes_model
 def finetune_classify(
-    model: str | Path | ImageModel,
-    data: Any,
-    out: str | Path,
+    model: Any,
+    data: Any = None,
+    out: str | Path | None = None,
     *,
+    task: str | None = None,
     validation: Any = None,
-    settings: ClassifierSettings | None = None,
+    settings: ClassifierSettings | TrainSettings | Mapping[str, Any] | None = None,
     console: bool = True,
     checkpoints: bool = False,
     resume: bool = False,
+    **overrides: Any,
 ) -> Finetuned:
     """Fine-tune an image model on labelled pictures.
 
     Args:
-        model: a folder, or a loaded `ImageModel` (which is copied).
+        model: a folder, or a loaded `ImageModel` (which is copied). Left out, so that the labelled pictures stand
+            first, a model is pretrained on them for `FIRST` minutes, which is said.
         data: labelled pictures; see `sources.read_images`. Of data with a test part the training part alone is used.
+        out: left out, a temporary folder, which lives as long as the result.
+        task: 'classify', the only one: what the labels are (a class, several, a number) is `problem`.
+        settings, overrides: fields of `ClassifierSettings` and of its `train`, as keywords (`epochs=10`), a dict or an
+            object.
         validation: labelled pictures to choose the best epoch by; default the validation part of
             the data, or a `holdout` share of each class.
         out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
@@ -81,7 +120,17 @@ def finetune_classify(
         UserError: no classes, one class only, an unknown class in the validation pictures, a setting that nothing reads
             for such labels, or `out` holds a model.
     """
-    settings, out = settings or ClassifierSettings(), Path(out)
+    assert out is not None  # of `makes_folder`
+    settings, out = settings_from(ClassifierSettings(), settings, overrides, with_overrides), Path(out)
+    if task not in (None, "classify"):
+        raise UserError(
+            f"task={task!r}: not a task of images",
+            hint=f"It is 'classify'; of several labels or numbers say {setting('problem', 'multi')} or 'regression'.",
+        )
+    known = isinstance(model, ImageModel | Classifier)
+    if not known and (not isinstance(model, str | Path) or (data is None and not is_model(model))):
+        data = model if data is None else (model, data)
+        model = _first_pretrained(data, settings, console_logger(console))
     train_settings = settings.train
     resume = join_others(out, train_settings.device, resume=resume, minutes=train_settings.minutes)
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
@@ -154,6 +203,23 @@ def finetune_classify(
     if checkpointer is not None:
         checkpointer.remove()
     return Finetuned(classifier=classifier, folder=out, figures=figures)
+
+
+FIRST = 1.0
+"""Minutes of pretraining where there is no model."""
+
+
+def _first_pretrained(data: Any, settings: ClassifierSettings, say: Callable[[str], None]) -> ImageModel:
+    """A model of the pictures that it is to be fine-tuned on."""
+    say(
+        f"no model was given: one is pretrained on these pictures for {FIRST:g} minute first (unmask.images.pretrain "
+        "makes a better one of more pictures, or in more time)"
+    )
+    shared = {name: getattr(settings.train, name) for name in ("seed", "device", "precision", "memory")}
+    shared |= {name: getattr(settings, name) for name in ("group", "column", "label_column")}
+    run = pretrain(data, console=False, minutes=FIRST, probe=False, **shared)
+    model: ImageModel = run.model
+    return model
 
 
 def _pictures(

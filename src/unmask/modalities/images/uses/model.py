@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,8 +17,12 @@ from unmask.core.corruption import Corruption
 from unmask.core.fill import Order
 from unmask.core.pretrain import validate
 from unmask.errors import UserError, option
+from unmask.evaluation.card import Figure, figures_of
+from unmask.evaluation.results import JudgedFigures, PredictedRows, figures_shown
+from unmask.evaluation.shown import Shown
 from unmask.files import damaged
-from unmask.modalities.images.network.baseline import rule_loss
+from unmask.guessed import also_called
+from unmask.modalities.images.network.baseline import MEAN, rule_loss
 from unmask.modalities.images.network.batches import evenly, image_batches
 from unmask.modalities.images.network.build import at_size
 from unmask.modalities.images.network.codec import PatchCodecConfig
@@ -30,16 +34,41 @@ from unmask.modalities.images.reading.account import check_fit
 from unmask.modalities.images.reading.arrays import ImageSet, Tiles
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes
+from unmask.modalities.images.recipes import ATTRIBUTES
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
 from unmask.modalities.images.uses.score import Scored, attention_maps, probe_accuracies, score_pictures, scored_of
 from unmask.training.precision import computing, precision_of, resolve_device
+from unmask.verbs import Usable
+
+
+def judged_shown(found: Mapping[str, Any]) -> Shown:
+    """What of the figures of a pretrained model a person looks at."""
+    judged = {
+        "knn_accuracy": ("raw_knn_accuracy", "most_frequent_accuracy"),
+        "probe_accuracy": ("raw_probe_accuracy", "most_frequent_accuracy"),
+    }
+    figures = figures_of(found, [*judged, "loss"])
+    for name, rules in judged.items():
+        for of, rule in zip(("raw pixels", "most frequent class"), rules, strict=True):
+            if name in found and found.get(rule) is not None:
+                figures.append(Figure(name=name, value=found[rule], of=of))
+    if "loss_of_mean" in found:
+        figures.append(Figure(name="loss", value=found["loss_of_mean"], of=MEAN))
+    labelled = [] if "knn_accuracy" in found else ["no classes: with labels neighbours and a probe are judged too"]
+    return figures_shown(
+        f"{found['pictures']:,} pictures, features as they are", figures, notes=[*found["notes"], *labelled]
+    )
+
 
 JUDGED = 2000
 """Pictures that the loss is measured on."""
 
 
-class ImageModel:
+class ImageModel(Usable):
     """A masked image model ready to use; see `load`."""
+
+    kind = "images"
+    guesses: ClassVar[Mapping[str, Any]] = {**ATTRIBUTES, **Usable.guesses}
 
     def __init__(self, folder: ImageFolder, device: torch.device, precision: str) -> None:
         self.folder, self.model, self.device, self.precision = folder, folder.model, device, precision
@@ -104,6 +133,7 @@ class ImageModel:
         for batch, numbers in image_batches(self.model.codec, images, rows or inference_rows(self.model)):
             yield slice(int(numbers[0]), int(numbers[-1]) + 1), batch.to(self.device)
 
+    @also_called(mask_ratio="ratio")
     def reconstruct(
         self,
         images: Any,
@@ -182,7 +212,7 @@ class ImageModel:
         """What `score` is the density of: 'pixels', or of models that predict normalised patches alone 'patterns'."""
         return scored_of(self.model)
 
-    def score(self, images: Any) -> list[dict[str, Any]]:
+    def score(self, images: Any) -> PredictedRows:
         """Pseudo-log-likelihood of pictures, one dictionary per picture: name, score (nats, summed over the patches),
         slots (how many patches were scored).
 
@@ -194,18 +224,20 @@ class ImageModel:
         pictures have different numbers of them.
         """
         self._need_pixels()
-        return score_pictures(self.model, self.read(images, store=PASSING), self._context())
+        rows = score_pictures(self.model, self.read(images, store=PASSING), self._context())
+        return PredictedRows(rows, "Log-density of {} pictures, in nats, by hidden patch")
 
     def evaluate(
         self,
         images: Any,
+        labels: Any = None,
         *,
         k: int = 20,
         seed: int = 0,
         most: int | None = None,
         baselines: bool = True,
         pooling: ImagePooling = "mean",
-    ) -> dict[str, Any]:
+    ) -> JudgedFigures:
         """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches
         (where the model predicts them in pixels) with `loss_of_mean`, what their picture's visible mean would score.
 
@@ -214,6 +246,7 @@ class ImageModel:
         are of). `notes` says how many pictures to judge on are exact copies of training ones.
 
         Args:
+            labels: of the pictures, where these do not bring them.
             most: at most this many training and a quarter as many test pictures; None takes all, of sets too large for
                 memory 50 000.
             pooling: of the features, as `embed` has it.
@@ -222,7 +255,7 @@ class ImageModel:
         Raises:
             UserError: all pictures are of one class.
         """
-        found = self.read(images, store=PASSING)
+        found = self.read(images if labels is None else (images, labels), store=PASSING)
         out: dict[str, Any] = {
             "rows": len(found),
             "pictures": len(found),
@@ -235,12 +268,13 @@ class ImageModel:
             for loss in rule_loss(self.model, batches, corruption, seed=seed).values():
                 out["loss_of_mean"] = loss
         if found.labels is None:
-            return out
+            return JudgedFigures(out, judged_shown)
 
         def vectors(part: ImageSet) -> np.ndarray:
             return features(self.model, part, self._context(), pooling=pooling)
 
-        return out | probe_accuracies(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
+        out |= probe_accuracies(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
+        return JudgedFigures(out, judged_shown)
 
     @property
     def hidden_ratio(self) -> float:

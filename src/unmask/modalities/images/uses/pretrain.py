@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.core.sampler import PackedSampler
 from unmask.errors import UserError, setting
-from unmask.evaluation.card import source_name
+from unmask.evaluation.card import Figure, source_name
+from unmask.guessed import also_called
 from unmask.memory import data_in_memory
 from unmask.modalities.images.network.augment import Augment
 from unmask.modalities.images.network.baseline import rule_loss
@@ -32,16 +33,20 @@ from unmask.modalities.images.reading.arrays import ImageSet, content_digest
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups
-from unmask.modalities.images.recipes import ImageSettings, sides
+from unmask.modalities.images.recipes import ELSEWHERE, ImageSettings, sides, with_overrides
+from unmask.synonyms import ARGUMENTS
 from unmask.training.ahead import MadeWhenNeeded
-from unmask.training.job import Job, RunResult
+from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
-from unmask.training.settings import TrainSettings, lasting, refuse_unread
+from unmask.training.settings import TrainSettings, lasting, refuse_unread, settings_from
+from unmask.writing import makes_folder
 
 if TYPE_CHECKING:
     from unmask.evaluation.report import Report
 from unmask.evaluation.metrics import effective_rank, relative_spread
 from unmask.evaluation.report import records
+from unmask.evaluation.results import figures_shown, place
+from unmask.evaluation.shown import Printed, Shown
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
@@ -53,25 +58,39 @@ PROBE_SHARE = 0.1
 """No probe while probing has taken more than this share of the run: on a busy machine it must not eat the training."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageRun:
-    """A finished run: where it is, how it ended, what it was trained on.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ImageRun(ModelOfRun, Printed):
+    """A finished run: where it is, how it ended, what it was trained on; `.model` is the trained model.
 
     Attributes:
-        shown: the pictures that the report draws from: held-out ones, of the training where none are held out.
+        slots: of a picture, in all of its views.
+        drawn: the pictures that the report draws from: held-out ones, of the training where none are held out.
     """
 
     folder: Path
     result: RunResult
     settings: ImageSettings
     data: dict[str, Any]
-    model: MaskedModel[PatchCodec] = field(repr=False)
-    shown: ImageSet
+    slots: int
+    drawn: ImageSet
 
     @property
     def images_per_second(self) -> float:
         """Pictures trained on per second, of whole steps."""
-        return self.result.slots_per_second / (self.model.codec.config.slots * self.settings.shown_views)
+        return self.result.slots_per_second / self.slots
+
+    def shown(self) -> Shown:
+        """The held-out loss beside that of a rule, and what to do next."""
+        height, width = self.data["size"]
+        rules = [Figure(name="loss", value=v, of=n) for n, v in self.data["rules"].items()]
+        return figures_shown(
+            f"A masked image model of {self.data['training']:,} pictures of {width} x {height} pixels: "
+            f"{self.result.steps:,} steps, {self.result.seconds:.0f} s",
+            [Figure(name="loss", value=v) for v in [self.result.validation.get("validation_loss")] if v] + rules,
+            notes=[f"{self.data['held_out']:,} pictures held out", place(self.folder)],
+            next_step="run.model.finetune(pictures, labels), run.model.embed(pictures) or run.model.fill(pictures)",
+            head="held out",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
@@ -155,35 +174,41 @@ class ImagePretraining(Pretrainable[ImageRun]):
             result=result,
             settings=self.settings,
             data=about,
-            model=self.model,
-            shown=images.take(shown),
+            slots=self.model.codec.config.slots * self.settings.shown_views,
+            drawn=images.take(shown),
         )
 
     def report(self, finished: ImageRun) -> None:
         write_report(finished)
 
 
+@also_called(ELSEWHERE, **ARGUMENTS)
+@makes_folder
 def pretrain(
     data: Any,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
-    settings: ImageSettings | None = None,
+    settings: ImageSettings | TrainSettings | Mapping[str, Any] | None = None,
     resume: bool = False,
     console: bool = True,
     trackers: Sequence[str] = (),
+    **overrides: Any,
 ) -> ImageRun:
     """Pretrain a masked image model.
 
     Args:
         data: whatever `sources.read_images` reads; of data with a test part, the training part alone is used.
-        out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
-        settings: default `ImageSettings()`, the recipe `small`.
+        out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html; left out, a temporary
+            one, which lives as long as the result.
+        settings, overrides: fields of `ImageSettings` and of its `train`, as keywords (`minutes=5, width=192`), a dict
+            or an object; default `ImageSettings()`, the recipe `small`.
         resume: continue the run in `out`.
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    kind = ImagePretraining(data, settings)
+    assert out is not None  # of `makes_folder`
+    kind = ImagePretraining(data, settings_from(ImageSettings(), settings, overrides, with_overrides))
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 
@@ -350,32 +375,27 @@ def write_report(finished: ImageRun) -> Path:
 
 def _examples(page: Report, finished: ImageRun) -> None:
     """Pictures: filled ones, where the last layer looks, neighbours and a map."""
+    from unmask.modalities.images.uses.drawing import gallery
     from unmask.modalities.images.uses.model import load
-    from unmask.modalities.images.uses.report import (
-        attention_pictures,
-        drawing_note,
-        embedding_sections,
-        gallery,
-        triptychs,
-    )
+    from unmask.modalities.images.uses.report import attention_pictures, drawing_note, embedding_sections, triptychs
 
     which = "held-out pictures" if finished.data["held_out"] else "pictures of the training, for none are held out"
     model = load(finished.folder)
     if finished.settings.predicts_pixels:
-        drawn = triptychs(model, finished.shown)
+        drawn = triptychs(model, finished.drawn)
         page.section(
             "Original, masked, reconstructed",
             gallery(drawn, "original, masked, reconstructed"),
             note=f"{len(drawn)} {which}; hidden patches are predicted in pixels, visible ones are the original's. "
-            + drawing_note(finished.shown),
+            + drawing_note(finished.drawn),
         )
-    drawn = attention_pictures(model, finished.shown)
+    drawn = attention_pictures(model, finished.drawn)
     page.section(
         "Where the last layer looks",
         gallery(drawn, "picture and attention"),
         note=f"{len(drawn)} {which}. Attention of the class token (or the mean over patches), mean over heads.",
     )
-    for title, content, note in embedding_sections(model, finished.shown):
+    for title, content, note in embedding_sections(model, finished.drawn):
         page.section(title, content, note=note)
 
 

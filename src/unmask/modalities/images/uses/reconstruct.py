@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
@@ -15,8 +17,12 @@ from unmask.core.corruption import Hidden
 from unmask.core.fill import fill
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError, setting
+from unmask.evaluation.card import figures_of as figures_of_rules
+from unmask.evaluation.results import figures_shown
+from unmask.evaluation.shown import Printed, Shown
 from unmask.given import array_of
-from unmask.modalities.images.network.batches import image_batches
+from unmask.modalities.images.network.baseline import MEAN
+from unmask.modalities.images.network.batches import evenly, image_batches
 from unmask.modalities.images.network.codec import (
     PatchCodec,
     PatchCodecConfig,
@@ -34,12 +40,13 @@ from unmask.modalities.images.network.masking import (
 )
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import scale_of
+from unmask.modalities.images.uses.drawing import gallery, sheet, triptych, write_png
 
 Statistics = Literal["predicted", "neighbours", "truth"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reconstruction:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Reconstruction(Printed):
     """Pictures with hidden patches predicted back, in the units and depth of the input.
 
     Attributes:
@@ -53,6 +60,40 @@ class Reconstruction:
     hidden: np.ndarray
     filled: np.ndarray
     unknown: np.ndarray | None = None
+
+    def shown(self) -> Shown:
+        """How far off the hidden pixels are, beside the mean of the visible ones."""
+        found = figures_of([self], 1)
+        count = f"{found['rows']:,} picture{'s' if found['rows'] > 1 else ''}"
+        return figures_shown(
+            f"{count} with {found['hidden_share']:.0%} of the pixels hidden and predicted",
+            figures_of_rules(found, ["rmse"]) + figures_of_rules({"rmse": found["rmse_of_mean"]}, ["rmse"], MEAN),
+            next_step='.plot("filled.png") draws original | masked | filled; .filled are the pixels',
+        )
+
+    def plot(self, path: str | Path | None = None) -> Image.Image:
+        """Original | masked | filled of at most 36 pictures, evenly taken, as a Pillow image; `path`: a .png for it."""
+        drawn = filled_sheet([self])[0]
+        if path is not None:
+            write_png(path, drawn)
+        return Image.fromarray(drawn)
+
+    def _repr_html_(self) -> str:
+        return gallery([filled_sheet([self])[0]], "original, masked, filled") + super()._repr_html_()
+
+
+DRAWN = 36
+"""Pictures on a sheet of filled ones."""
+
+
+def filled_sheet(done: Sequence[Reconstruction]) -> tuple[np.ndarray, int]:
+    """Original | masked | filled of at most `DRAWN` pictures, evenly taken, as one picture; and how many these are."""
+    each = [(r, i) for r in done for i in range(len(r.original))]
+    drawn = [
+        triptych(r.original[i], r.hidden[i], r.filled[i], None if r.unknown is None else r.unknown[i])
+        for r, i in (each[n] for n in evenly(np.arange(len(each)), DRAWN))
+    ]
+    return sheet(drawn), len(drawn)
 
 
 def figures_of(done: Sequence[Reconstruction], patch: int) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""What verbs return, which prints itself: figures beside those of rules, and rows of predictions."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.evaluation.card import Figure
+from unmask.evaluation.meanings import legend, meaning
+from unmask.evaluation.metrics import Estimate
+from unmask.evaluation.shown import Printed, Shown
+
+PRINTED = 10
+"""Rows of predictions that are printed."""
+
+
+def place(folder: Path) -> str:
+    """Where a model is, and how it is kept where that is a temporary folder (`unmask.writing.makes_folder`)."""
+    kept = folder.parent.parent != Path(tempfile.gettempdir()) or not folder.parent.name.startswith("unmask.")
+    return f"folder: {folder}" + ("" if kept else ", a temporary one: run.model.save(folder) keeps the model")
+
+
+def figures_shown(
+    title: str, figures: Sequence[Figure], *, notes: Sequence[str] = (), next_step: str = "", head: str = "figure"
+) -> Shown:
+    """A row per figure, with a column for the model and for each rule beside it, and what is good."""
+    columns = list(dict.fromkeys(figure.of for figure in figures))
+    names = list(dict.fromkeys(figure.name for figure in figures))
+    cells = {(f.name, f.of): Estimate(float(f.value), float(f.low), float(f.high), 0) for f in figures}
+    rows = [
+        [
+            found.label if (found := meaning(name)) else name.replace("_", " "),
+            *(cells.get((name, of)) for of in columns),
+        ]
+        for name in names
+    ]
+    good = legend(names)
+    return Shown(
+        title=title,
+        columns=(head, *columns),
+        rows=rows,
+        notes=[*([good] if rows and good else []), *notes],
+        next_step=next_step,
+    )
+
+
+class JudgedFigures(Printed, dict[str, Any]):
+    """Figures by name, as `evaluate` gives them. `show` says what of them a person looks at."""
+
+    def __init__(self, found: Mapping[str, Any], show: Callable[[Mapping[str, Any]], Shown]) -> None:
+        super().__init__(found)
+        self._show = show
+
+    def shown(self) -> Shown:
+        """The figures beside those of rules."""
+        return self._show(self)
+
+
+class PredictedRows(Printed, list[dict[str, Any]]):
+    """A dictionary per thing that was predicted, in order; `title` says what of how many."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]], title: str) -> None:
+        super().__init__(rows)
+        self.title = title
+
+    def shown(self) -> Shown:
+        """The first rows; `to_frame` has all."""
+        more = len(self) - PRINTED
+        shown = self._table(self[:PRINTED])
+        return Shown(
+            title=self.title.format(f"{len(self):,}"),
+            columns=shown.columns,
+            rows=shown.rows,
+            notes=[f"and {more:,} more"] if more > 0 else [],
+        )
+
+    def to_frame(self) -> Any:
+        """All rows, as a pandas frame where pandas is installed, else as a polars one."""
+        return self._table(self).frame()
+
+    def _table(self, rows: Sequence[Mapping[str, Any]]) -> Shown:
+        columns = list(self[0]) if self else []
+        return Shown(title=self.title, columns=columns, rows=[[_cell(row[name]) for name in columns] for row in rows])
+
+
+def _cell(value: Any) -> Any:
+    """A value of several parts in words."""
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{name} {part:.3g}" if isinstance(part, float) else f"{name} {part}" for name, part in value.items()
+        )
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
