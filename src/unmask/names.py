@@ -46,7 +46,10 @@ INDIVIDUAL = re.compile(
 ANIMAL = re.compile(
     r"(?:animal|rat|mouse|dog|rabbit|monkey|chick|child|baby|volunteer)(?: (?:id|no|nr|num|number|code))?"
 )
-_WRITTEN = re.compile(rf"(?:author|writer|speaker|user|document|doc|slide|plate)(?: (?:{_NUMBER}))?")
+_WRITTEN = re.compile(
+    rf"(?:author|writer|speaker|user|document|doc|article|paper|slide|plate)(?: (?:{_NUMBER}))?|pmid|pmcid|doi|"
+    rf"pubmed (?:{_NUMBER})"
+)
 
 
 def words_of(name: str) -> str:
@@ -84,8 +87,8 @@ def repeats_individuals(name: str) -> bool:
 def names_individuals(name: str) -> bool:
     """Whether a column of this name may say whose a row is: a person's, an author's, a document's.
 
-    >>> [names_individuals(n) for n in ("patient_id", "Author", "docId", "site_id", "label")]
-    [True, True, True, False, False]
+    >>> [names_individuals(n) for n in ("patient_id", "Author", "docId", "pmid", "site_id", "label")]
+    [True, True, True, True, False, False]
     """
     return repeats_individuals(name) or bool(_WRITTEN.fullmatch(words_of(name)))
 
