@@ -11,6 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 import unmask
 from text_corpus import SENTENCES
+from unmask.modalities.text.tasks.pipelines import fill_mask
 
 TEXT = SENTENCES[0]
 
@@ -39,6 +40,12 @@ def test_fill_mask(client, model):
     assert all(model.tokenizer.token(one.token) == one.token_str for one in found)
     (only,) = client("masked").fill_mask("The quick [MASK] fox.", targets=["brown"])
     assert only.token_str == "brown"
+    words = ["brown", "quick", "fox"]
+    ranked = fill_mask(model, "The quick [MASK] fox.", targets=words)
+    assert len(ranked) == 3
+    assert fill_mask(model, "The quick [MASK] fox.", targets=words, top_k=1) == ranked[:1]
+    (served,) = client("masked").fill_mask("The quick [MASK] fox.", targets=words, top_k=1)
+    assert served.token_str == ranked[0]["token_str"]
 
 
 def test_feature_extraction(client, model):

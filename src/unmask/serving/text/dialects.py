@@ -103,7 +103,7 @@ def _fill_mask(verb: Verb, tokenizer: Tokenizer) -> Verb:
             targets=Field(ListOf(Text(), least=1), "Compare these answers alone.", None),
         ),
         lambda inputs, given: _given(texts=inputs, top=given["top_k"], candidates=given["targets"]),
-        _per_text(lambda row, _: blanks(row, tokenizer)),
+        _per_text(lambda row, given: blanks(row, tokenizer, given["top_k"] or 5)),
         example={"inputs": f"Water {tokenizer.mask_token} at 100 degrees."},
     )
 

@@ -77,9 +77,9 @@ MEANT = {
 """Pipelines that there are not, and what does their work."""
 
 
-def blanks(result: Mapping[str, Any], tokenizer: Tokenizer) -> Any:
-    """The candidates of a filled text's blanks (score, token, token_str, sequence); of one blank without a list
-    around."""
+def blanks(result: Mapping[str, Any], tokenizer: Tokenizer, top: int = 5) -> Any:
+    """The likeliest candidates of a filled text's blanks (score, token, token_str, sequence), also where they were
+    given; of one blank without a list around."""
     mask = tokenizer.mask_token
     parts = result["text"].replace(BLANK, mask).split(mask)
     found = []
@@ -95,7 +95,7 @@ def blanks(result: Mapping[str, Any], tokenizer: Tokenizer) -> Any:
                     if len(parts) == 2 and "token" in one
                     else before + one["value"] + after,
                 }
-                for one in slot["candidates"]
+                for one in slot["candidates"][:top]
             ]
         )
     return found[0] if len(found) == 1 else found
@@ -145,7 +145,7 @@ def _each(inputs: Any, rows: Sequence[Any]) -> Any:
 def fill_mask(model: TextModel, inputs: Any, *, top_k: int = 5, targets: Any = None) -> Any:
     """The candidates of the blanks of a text: see `blanks`."""
     rows = model.fill(inputs, top=top_k, candidates=[targets] if isinstance(targets, str) else targets)
-    return _each(inputs, [blanks(row, model.tokenizer) for row in rows])
+    return _each(inputs, [blanks(row, model.tokenizer, top_k) for row in rows])
 
 
 def text_classification(model: TextModel, inputs: Any, *, top_k: int | None = 1) -> Any:
