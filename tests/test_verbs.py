@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 
 import numpy as np
@@ -154,3 +155,20 @@ def test_texts_are_pretrained_in_one_call(data):
     run = unmask.text.pretrain(data, steps=1, width=32, layers=1, vocabulary=200, console=False)
     assert (run.result.steps, run.settings.width) == (1, 32)
     assert run.model.embed(["the fox"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize("kind", ["text", "images", "events"])
+def test_a_recipe_as_a_keyword_is_the_published_one(kind: str):
+    module = importlib.import_module(f"unmask.modalities.{kind}.recipes")
+    default = getattr(unmask, kind).Settings()
+    for name, values in module.RECIPES.items():
+        found = settings_from(default, None, {"recipe": name, "seed": 7}, module.with_overrides, module.RECIPES)
+        assert found == module.with_overrides(module.with_overrides(default, values), {"seed": 7})
+    with pytest.raises(UserError, match="recipe='robert'"):
+        settings_from(default, None, {"recipe": "robert"}, module.with_overrides, module.RECIPES)
+
+
+def test_what_is_not_there_is_not_there():
+    assert not hasattr(unmask, "load_model")
+    with pytest.raises(AttributeError, match="here it is unmask"):
+        unmask.load_model  # noqa: B018

@@ -143,9 +143,12 @@ def lazily(module: str, **homes: str) -> tuple[Callable[[str], Any], Callable[[]
 
     def get(name: str) -> Any:
         if name not in public:
-            if call := ours(name, FUNCTIONS):  # no AttributeError: `from unmask import` has words of its own for one
+            call = ours(name, FUNCTIONS)
+            if call and name[:1].isupper():  # `from unmask import` has words of its own for an AttributeError
                 raise UserError(f"{module} has no {name!r}", hint=f"Here it is {call}.")
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            raise AttributeError(
+                f"module {module!r} has no attribute {name!r}" + (f": here it is {call}" if call else "")
+            )
         submodule = homes[name] == f"{module}:{name}"
         return importlib.import_module(f"{module}.{name}") if submodule else resolve(homes[name])
 

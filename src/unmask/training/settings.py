@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from unmask.errors import UnknownSetting, UserError, option, setting
+from unmask.errors import UnknownSetting, UserError, option, setting, suggest
 from unmask.synonyms import ours
 
 Settings = TypeVar("Settings")
@@ -340,6 +340,7 @@ def settings_from(
     given: Settings | TrainSettings | Mapping[str, Any] | None,
     overrides: Mapping[str, Any],
     change: Callable[[Settings, Mapping[str, Any]], Settings] = apply_overrides,
+    recipes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Settings:
     """The settings of a verb in Python, which takes `settings=` and, as keywords, the keys of `--set`.
 
@@ -348,6 +349,7 @@ def settings_from(
         given: an object of that class, a `TrainSettings` for its `train`, or keys and values.
         overrides: keys and values that are put in place of those.
         change: replaces values by key: `with_overrides` of a kind, where it has one.
+        recipes: of the kind: `recipe=` puts the values of one in place first, as --recipe does.
 
     >>> settings_from(TrainSettings(), {"seed": 1}, {"steps": 60}).steps
     60
@@ -363,6 +365,11 @@ def settings_from(
             f"settings={given!r:.60}: a {type(given).__name__}",
             hint=f"Give them as keywords (steps=60), as a dict, or as a {type(target).__name__}.",
         )
+    if recipes is not None and "recipe" in overrides:
+        recipe, overrides = overrides["recipe"], {key: v for key, v in overrides.items() if key != "recipe"}
+        if recipe not in recipes:
+            raise UserError(f"recipe={recipe!r}", hint=suggest(str(recipe), recipes))
+        chosen = change(chosen, recipes[recipe])
     return change(chosen, overrides) if overrides else chosen
 
 

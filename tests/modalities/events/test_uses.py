@@ -415,7 +415,7 @@ def test_figures_know_each_kind():
         (["fill", "{m}", "{d}"], "without --out"),
         (["fill", "{m}", "{d}", "--out", "{o}", "--level", "2"], "level=2"),
         (["pretrain", "events", "{d}", "--out", "{o}", "--recipe", "bert"], "behrt"),
-        (["pretrain", "events", "{o}", "--out", "{o}"], "no such folder"),
+        (["pretrain", "events", "{o}", "--out", "{o}"], "no such file or folder"),
     ],
 )
 def test_commands_name_what_is_wrong(

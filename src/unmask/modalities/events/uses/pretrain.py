@@ -28,7 +28,7 @@ from unmask.memory import data_in_memory
 from unmask.modalities.events.network.prepare import open_prepared, prepared_settings, split, subjects_to_learn_from
 from unmask.modalities.events.questions.queries import QueryDraws, with_questions
 from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, calibrate, start_questions
-from unmask.modalities.events.recipes import EventSettings, check_read, structure_of, with_overrides
+from unmask.modalities.events.recipes import RECIPES, EventSettings, check_read, structure_of, with_overrides
 from unmask.modalities.events.records.columns import EventStore
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import BY_SPLITS, HOUR, STATIC, as_events
@@ -206,7 +206,7 @@ def pretrain(
     """
     assert out is not None  # of `makes_folder`
     known = prepared_settings(data) if isinstance(data, str | Path) else {}
-    chosen = settings_from(with_overrides(EventSettings(), known), settings, overrides, with_overrides)
+    chosen = settings_from(with_overrides(EventSettings(), known), settings, overrides, with_overrides, RECIPES)
     check_read(chosen)
     kind = EventPretraining(data, chosen, subjects)
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)

@@ -33,7 +33,7 @@ from unmask.modalities.images.reading.arrays import ImageSet, content_digest
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups
-from unmask.modalities.images.recipes import ELSEWHERE, ImageSettings, sides, with_overrides
+from unmask.modalities.images.recipes import ELSEWHERE, RECIPES, ImageSettings, sides, with_overrides
 from unmask.synonyms import ARGUMENTS
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, ModelOfRun, RunResult
@@ -208,7 +208,7 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     assert out is not None  # of `makes_folder`
-    kind = ImagePretraining(data, settings_from(ImageSettings(), settings, overrides, with_overrides))
+    kind = ImagePretraining(data, settings_from(ImageSettings(), settings, overrides, with_overrides, RECIPES))
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 

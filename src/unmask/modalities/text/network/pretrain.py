@@ -30,7 +30,7 @@ from unmask.guessed import also_called
 from unmask.modalities.text.network.card import corpus_of
 from unmask.modalities.text.network.folder import assemble, new_text_model, save_folder
 from unmask.modalities.text.reading.sources import in_memory, resolve
-from unmask.modalities.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokens.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer, check_unknown
@@ -199,7 +199,7 @@ def pretrain(
         out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html; left
             out, a temporary one, which lives as long as the result.
         settings, overrides: fields of `TextSettings` and of its `train`, as keywords (`steps=60, width=128`), a dict or
-            an object; default those that the corpus was prepared with, or `TextSettings()`.
+            an object; default those that the corpus was prepared with, or `TextSettings()`..
         resume: continue the run in `out`; on a CPU with one process and as many threads, bit for bit as if never
             interrupted (runs bounded by minutes excepted: their schedule follows the clock).
 
@@ -210,7 +210,7 @@ def pretrain(
     kind = TextPretraining(data, TextSettings())
     if kind.texts is None:
         kind.settings = with_overrides(kind.settings, prepared_settings(kind.data))
-    kind.settings = settings_from(kind.settings, settings, overrides, with_overrides)
+    kind.settings = settings_from(kind.settings, settings, overrides, with_overrides, RECIPES)
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 

@@ -186,11 +186,13 @@ class TextModel(LoadedText, Usable):
         """`embed`, as sentence-transformers calls it: (texts, width), or (width,) of one text.
 
         Args:
-            convert_to_tensor: a tensor instead of an array.
-            batch_size, show_progress_bar, convert_to_numpy: taken, and without effect.
+            convert_to_tensor: a tensor instead of an array; convert_to_numpy=False: a list of tensors.
+            batch_size, show_progress_bar: taken, and without effect: texts are batched by their length.
         """
         found = self.embed(texts, normalise=normalize_embeddings, prompt=prompt, prompt_name=prompt_name)
-        vectors = torch.from_numpy(found) if convert_to_tensor else found
+        vectors = found if convert_to_numpy and not convert_to_tensor else torch.from_numpy(found)
+        if not (convert_to_numpy or convert_to_tensor or isinstance(texts, str)):
+            return list(vectors)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def similarity(self, texts: Any, others: Any) -> np.ndarray:
