@@ -61,9 +61,10 @@ def predict(model: Any, data: Any, out: str | Path | None = None, **options: Any
     return _of(model, "predict")(data, **options, **({} if out is None else {"out": out}))
 
 
-def evaluate(model: Any, data: Any, **options: Any) -> Any:
-    """Figures of a model of any kind on data, beside those of a rule without a model."""
-    return _of(model, "evaluate")(data, **options)
+def evaluate(model: Any, data: Any, labels: Any = None, **options: Any) -> Any:
+    """Figures of a model of any kind on data, beside those of a rule without a model; `labels`: of pictures and of
+    patients' events, where the data does not bring them."""
+    return _of(model, "evaluate")(data, **options, **({} if labels is None else {"labels": labels}))
 
 
 def fill(model: Any, data: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from unmask.core.model import MaskedModel
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.encoder.kinds import Full, Local
-from unmask.errors import UserError
+from unmask.errors import UserError, either
 from unmask.evaluation.card import add_card
 from unmask.files import check_weights
 from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
@@ -53,7 +53,8 @@ class EventFolder:
     def fine_tuning(self) -> dict[str, Any]:
         """What the folder says of its outcome head: settings, target, patients."""
         if self.outcome is None:
-            raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
+            flags, call = "unmask finetune outcome MODEL MEDS", "unmask.events.finetune(model, meds, labels=task)"
+            raise UserError("the model has no outcome head", hint=f"Fine-tune it: {either(flags, call)}.")
         return self.outcome
 
 

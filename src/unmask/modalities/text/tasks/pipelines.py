@@ -47,6 +47,8 @@ def pipeline(
     Raises:
         UserError: an unknown task, or no model.
     """
+    if task in MEANT:
+        raise UserError(f"pipeline {task!r}", hint=MEANT[task])
     if model is None:
         raise UserError(f"pipeline({task!r}) without a model", hint="Give its folder: unmask.pipeline(task, folder).")
     own = [model] if not isinstance(model, TextModel) else [model.tokenizer, model.folder.path]
