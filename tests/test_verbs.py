@@ -104,8 +104,10 @@ def test_results_print_themselves(lm):
     assert str(run).startswith("Fine-tuned for classify, ")
     assert "next: run.model.save('classify')" in str(run)
     found = run.model.predict(X)
-    assert str(found).startswith("16 predictions, of which the first 10 are shown")
-    assert len(found.to_frame()) == 16
+    assert str(found).startswith("16 predictions\n")
+    assert "and 6 more" in str(found)
+    assert "probabilities" not in str(found)
+    assert (len(found.to_frame()), "probabilities" in found.to_frame()) == (16, True)
     assert "<td>good</td>" in found._repr_html_() or "<td>bad</td>" in found._repr_html_()
 
 

@@ -46,7 +46,7 @@ def also_called(
 
         @functools.wraps(function)
         def call(*args: P.args, **given: P.kwargs) -> R:
-            if len(args) > len(by_place):
+            if len(args) > len(by_place) + getattr(function, "takes_labels", False):  # see `writing.makes_folder`
                 shown = ", ".join(key for key in by_place if key != "self") or "nothing"
                 raise TypeError(f"{name}() takes {shown} by place; give the rest by name: {', '.join(parameters)}")
             for guess in [guess for guess in given if guess not in parameters]:

@@ -368,6 +368,7 @@ def makes_folder(function: Callable[P, R]) -> Callable[P, R]:
         weakref.finalize(made, folder.cleanup)
         return made
 
+    within.takes_labels = True  # type: ignore[attr-defined]
     return within
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,36 +59,47 @@ class JudgedFigures(Printed, dict[str, Any]):
 
 
 class PredictedRows(Printed, list[dict[str, Any]]):
-    """A dictionary per thing that was predicted, in order; `title` says what of how many."""
+    """A dictionary per thing that was predicted, in order.
 
-    def __init__(self, rows: Iterable[dict[str, Any]], title: str) -> None:
+    Args:
+        title: with {} for how many there are.
+        hidden: names that are not printed.
+    """
+
+    def __init__(self, rows: Iterable[dict[str, Any]], title: str, hidden: Collection[str] = ()) -> None:
         super().__init__(rows)
-        self.title = title
+        self.title, self.hidden = title, hidden
 
     def shown(self) -> Shown:
-        """The first rows; `to_frame` has all."""
+        """The first rows; `to_frame` has all, and all that they hold."""
+        columns = [name for name in self._columns() if name not in self.hidden]
         more = len(self) - PRINTED
-        shown = self._table(self[:PRINTED])
         return Shown(
             title=self.title.format(f"{len(self):,}"),
-            columns=shown.columns,
-            rows=shown.rows,
-            notes=[f"and {more:,} more"] if more > 0 else [],
+            columns=columns,
+            rows=[[_cell(row.get(name)) for name in columns] for row in self[:PRINTED]],
+            notes=[f"and {more:,} more: to_frame() has all"] if more > 0 else [],
         )
 
     def to_frame(self) -> Any:
         """All rows, as a pandas frame where pandas is installed, else as a polars one."""
-        return self._table(self).frame()
+        columns = self._columns()
+        return Shown(title="", columns=columns, rows=[[row.get(name) for name in columns] for row in self]).frame()
 
-    def _table(self, rows: Sequence[Mapping[str, Any]]) -> Shown:
-        columns = list(self[0]) if self else []
-        return Shown(title=self.title, columns=columns, rows=[[_cell(row[name]) for name in columns] for row in rows])
+    def _columns(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self for name in row))
 
 
 def _cell(value: Any) -> Any:
-    """A value of several parts in words."""
-    if isinstance(value, Mapping):
-        return ", ".join(
-            f"{name} {part:.3g}" if isinstance(part, float) else f"{name} {part}" for name, part in value.items()
-        )
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    """A number, or a text that is not too long; a value of several parts in words."""
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):  # entities
+        value = ", ".join(f"{one.get('text')!r}: {one.get('label', '')}" for one in value)
+    elif isinstance(value, Mapping):
+        parts = (f"{name} {part:.3g}" if isinstance(part, float) else f"{name} {part}" for name, part in value.items())
+        value = value["text"] if "text" in value else ", ".join(parts)
+    elif isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -81,7 +81,7 @@ def test_results_print_figures_beside_rules(home, tuned):
     assert any(line.startswith("AUROC") for line in lines)
     assert "run.model.save(folder) keeps" in str(tuned)
     judged = unmask.events.evaluate(tuned.folder, *(shifted(home)))
-    assert str(judged).splitlines()[2].split()[:3] == ["figure", "model", "constant"]
+    assert str(judged).splitlines()[2].split()[:3] == ["figure", "model", "prevalence"]
     audited = unmask.events.audit(home / "meds", home / "task")
     found, about = audited
     assert len(audited.to_frame()) == len(found)

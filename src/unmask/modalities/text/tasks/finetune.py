@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from unmask.errors import UserError, option
+from unmask.evaluation.results import PredictedRows
 from unmask.files import check_results
 from unmask.given import no_value
 from unmask.guessed import also_called
@@ -31,7 +32,7 @@ from unmask.modalities.text.tasks.held_out import group_notes, several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import TASKS
-from unmask.modalities.text.tasks.results import Predictions, TaskRun
+from unmask.modalities.text.tasks.results import TaskRun
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.modalities.text.tasks.row_files import PARTS, Columns
 from unmask.modalities.text.tasks.scorers import merit
@@ -160,7 +161,7 @@ def predict(
     precision: str = "auto",
     say: Callable[[str], None] = warned,
     watch: Callable[[int, int], None] | None = None,
-) -> Predictions:
+) -> PredictedRows:
     """One prediction per input, in order.
 
     Args:
@@ -180,7 +181,9 @@ def predict(
     if out is not None:
         check_results([str(out)], [data] if isinstance(data, str | Path) else [])
     folder, items = to_predict(model, data, columns=columns, device=device, precision=precision, say=say)
-    found = Predictions(predictions(folder, items, watch=watch))
+    found = PredictedRows(
+        predictions(folder, items, watch=watch), "{} predictions", hidden=("input", "probabilities", "nbest")
+    )
     if out is not None:
         write_json_lines(found, out)
     return found

@@ -1,4 +1,4 @@
-"""What the verbs of text tasks return: figures and predictions by name, which print themselves."""
+"""What a fine-tuning of a text model returns, which prints itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from unmask.evaluation.metrics import Estimate
 from unmask.evaluation.shown import Printed, Shown
 from unmask.training.job import ModelOfRun
 
-SHOWN = 10
-"""Predictions that are printed."""
 NAN = float("nan")
 
 
@@ -37,38 +35,7 @@ class TaskRun(ModelOfRun, Printed, dict[str, Any]):
         return Shown(title=title, columns=("model", metric, ""), rows=rows, notes=notes, next_step=saved)
 
 
-class Predictions(Printed, list[dict[str, Any]]):
-    """One prediction per input, in order (`predict` says what each holds)."""
-
-    def shown(self) -> Shown:
-        """The first predictions, without what the rows brought along."""
-        rows = [{k: v for k, v in row.items() if k not in ("input", "probabilities", "nbest")} for row in self[:SHOWN]]
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        left = f", of which the first {SHOWN} are shown" if len(self) > SHOWN else ""
-        cells = [[_cell(row.get(name)) for name in columns] for row in rows]
-        return Shown(
-            title=f"{len(self):,} predictions{left}", columns=columns, rows=cells, next_step="found.to_frame()"
-        )
-
-    def to_frame(self) -> Any:
-        """All predictions as a pandas frame where pandas is installed, else as a polars one."""
-        columns = list(dict.fromkeys(name for row in self for name in row))
-        return Shown(title="", columns=columns, rows=[[row.get(n) for n in columns] for row in self]).frame()
-
-
 def _estimate(row: dict[str, Any]) -> Estimate:
     """The value of a row of the comparison, with its interval where it has one."""
     low, high = (NAN if row[end] is None else float(row[end]) for end in ("low", "high"))
     return Estimate(row["value"], low, high, 0)
-
-
-def _cell(value: Any) -> Any:
-    """A value of a prediction as it is printed: a number, or a text that is not too long."""
-    if value is None or isinstance(value, int | float):
-        return value
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        value = ", ".join(f"{one.get('text')!r}: {one.get('label', '')}" for one in value)
-    elif isinstance(value, dict):
-        value = value.get("text", value)
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
