@@ -59,7 +59,7 @@ def numbers_are_ids(c: RawColumn, values: np.ndarray, whole: bool) -> str | None
         return "its name says so"
     if distinct < c.rows or len(c.raw) < 20:
         return None
-    if c.rows >= 20 and (np.diff(values) == 1).all():  # in whatever order
+    if c.rows >= 20 and not c.empty.any() and (np.diff(values) == 1).all():  # in whatever order
         return "it counts the rows"
     if not name.strip():
         return "it has no name, as row names have none, and no value repeats"
