@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from unmask.elsewhere import ARGUMENTS
 from unmask.engines.folder import ABOUT
 from unmask.errors import UserError, either
 from unmask.files import files_below, read_object
 from unmask.guessed import Guessed, also_called
 from unmask.plugins import resolve
 from unmask.registry import kind_of, load, modalities, modality, names
-from unmask.synonyms import ARGUMENTS
 
 TEXT_COLUMNS, EVENT_COLUMNS = {"text", "label", "labels", "id"}, {"subject_id", "time", "code"}
 EXAMINED = 200

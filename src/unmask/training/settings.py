@@ -17,8 +17,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from unmask.elsewhere import own_settings
 from unmask.errors import UnknownSetting, UserError, option, setting, suggest
-from unmask.synonyms import ours
 
 Settings = TypeVar("Settings")
 
@@ -282,7 +282,7 @@ def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Setting
     hints = get_type_hints(type(target))
     fields = {field.name for field in dataclasses.fields(target) if field.init}
     changes: dict[str, Any] = {}
-    for key, value in ours(overrides, fields).items():
+    for key, value in own_settings(overrides, fields).items():
         outer, _, inner = key.partition(".")
         if outer not in fields:
             raise UnknownSetting(key, fields, closest=outer)
@@ -317,7 +317,7 @@ def apply_run_overrides(
     training = {f.name for f in dataclasses.fields(target.train)} - own - set(without)
     here: dict[str, Any] = {}
     there: dict[str, Any] = {}
-    for key, value in ours(overrides, own | training).items():
+    for key, value in own_settings(overrides, own | training).items():
         outer, _, inner = key.partition(".")
         if outer == "train" and (inner or isinstance(value, Mapping)):
             there |= {inner: value} if inner else value

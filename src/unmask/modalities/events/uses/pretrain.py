@@ -18,6 +18,7 @@ from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, U
 from unmask.core.hashing import Salt, uniform
 from unmask.core.model import MaskedModel
 from unmask.core.sampler import PackedSampler
+from unmask.elsewhere import ARGUMENTS
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import Figure, figures_of, source_name
@@ -34,7 +35,6 @@ from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import BY_SPLITS, HOUR, STATIC, as_events
 from unmask.modalities.events.records.vocabulary import Vocabulary
 from unmask.modalities.events.uses.folder import FORMAT, EventFolder, new_model, save_folder
-from unmask.synonyms import ARGUMENTS
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from unmask.elsewhere import ARGUMENTS
 from unmask.errors import UserError, option
 from unmask.evaluation.results import JudgedFigures
 from unmask.guessed import also_called
@@ -15,7 +16,6 @@ from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.uses.finetune import OutcomeRun, finetune_outcome
 from unmask.modalities.events.uses.model import EventModel, load
 from unmask.modalities.events.uses.next_visit import finetune_next_visit
-from unmask.synonyms import ARGUMENTS
 from unmask.training.settings import settings_from
 from unmask.writing import makes_folder
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.elsewhere import ARGUMENTS
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.results import figures_shown, place
 from unmask.evaluation.shown import Printed, Shown
@@ -38,7 +39,6 @@ from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import pretrain, store_of
 from unmask.odd_numbers import number_notes
 from unmask.registry import is_model
-from unmask.synonyms import ARGUMENTS
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import precision_of, resolve_precision

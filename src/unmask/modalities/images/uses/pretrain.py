@@ -16,6 +16,7 @@ import numpy as np
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.core.sampler import PackedSampler
+from unmask.elsewhere import ARGUMENTS
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import Figure, source_name
 from unmask.guessed import also_called
@@ -34,7 +35,6 @@ from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups
 from unmask.modalities.images.recipes import ELSEWHERE, RECIPES, ImageSettings, sides, with_overrides
-from unmask.synonyms import ARGUMENTS
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained

@@ -16,6 +16,7 @@ from unmask.core.embed import Pooling, embed
 from unmask.core.model import MaskedModel
 from unmask.core.pooled import PooledReconstruction
 from unmask.core.pretrain import validate
+from unmask.elsewhere import ARGUMENTS, REFUSED
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import source_name
 from unmask.evaluation.shown import Printed, Shown
@@ -37,7 +38,6 @@ from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.batches import Replayed, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, check_unknown
-from unmask.synonyms import ARGUMENTS, REFUSED
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.launcher import restarted

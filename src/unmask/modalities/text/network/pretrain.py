@@ -18,6 +18,7 @@ from unmask.core.detection import ReplacedSlotDetection
 from unmask.core.model import MaskedModel
 from unmask.core.sampler import PackedSampler
 from unmask.core.token_codec import TokenCodec
+from unmask.elsewhere import ARGUMENTS, REFUSED
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm, Rotary, SinCos
 from unmask.encoder.local_global import LAYERS, attend_to_neighbours, pass_on
@@ -36,7 +37,6 @@ from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer, check_unknown
 from unmask.modalities.text.tokens.prepare import open_prepared, prepared_settings
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.synonyms import ARGUMENTS, REFUSED
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained

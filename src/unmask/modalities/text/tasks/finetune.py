@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from unmask.elsewhere import ARGUMENTS, REFUSED
 from unmask.errors import UserError, option
 from unmask.evaluation.results import PredictedRows
 from unmask.files import check_results
@@ -40,7 +41,6 @@ from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.training import TaskTraining
 from unmask.modalities.text.uses.model import load
-from unmask.synonyms import ARGUMENTS, REFUSED
 from unmask.training.launcher import check_one_process
 from unmask.training.processes import join_others
 from unmask.training.settings import settings_from
