@@ -62,8 +62,8 @@ def predict(model: Any, data: Any, out: str | Path | None = None, **options: Any
 
 
 def evaluate(model: Any, data: Any, labels: Any = None, **options: Any) -> Any:
-    """Figures of a model of any kind on data, beside those of a rule without a model; `labels`: of pictures and of
-    patients' events, where the data does not bring them."""
+    """Figures of a model of any kind on data, beside those of a rule without a model; `labels`: where the data does not
+    bring them."""
     return _of(model, "evaluate")(data, **options, **({} if labels is None else {"labels": labels}))
 
 

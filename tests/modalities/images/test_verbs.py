@@ -58,6 +58,13 @@ def test_a_model_is_fine_tuned_and_judged_on_pictures_and_labels(tuned, tmp_path
             unmask.images.finetune(found, X, NAMES, task=task)
 
 
+def test_copies_count_as_one_in_intervals(tuned):
+    once = tuned.model.evaluate(X, NAMES)
+    often = tuned.model.evaluate(np.tile(X, (10, 1, 1)), np.tile(NAMES, 10))
+    (low, high), (low_often, high_often) = (found["intervals"]["accuracy"] for found in (once, often))
+    assert high_often - low_often == pytest.approx(high - low, rel=0.25)
+
+
 def test_pictures_and_labels_without_a_model_are_pretrained_on_first(tmp_path, capsys, monkeypatch):
     """A minute by the clock is a step here."""
     asked = []

@@ -121,6 +121,20 @@ def test_groups_count_as_one_in_intervals():
     assert list(resamples(items[:10], np.random.default_rng(0), 5)) == []
 
 
+def test_copies_count_as_one_in_intervals(tmp_path):
+    rows = [(f"rat number {k} ran {k * 7 % 13} m", ("a", "b")[k * 5 % 3 == 0]) for k in range(40)]
+    model = finetune(folder(tmp_path / "lm"), rows, steps=1, precision="fp32", device="cpu").model
+
+    def width(found):
+        row = next(row for row in found["figures"]["by_class"] if row["precision"])  # of the class that is predicted
+        return [found["high"] - found["low"], np.subtract(*row["precision"]["interval"][::-1])]
+
+    texts, labels = zip(*rows * 25, strict=True)
+    once, often = model.evaluate(rows), model.evaluate(list(texts), list(labels))
+    assert often["rows"] == 1000
+    np.testing.assert_allclose(width(often), width(once), rtol=0.25)
+
+
 def test_a_classifier_keeps_its_column_of_groups(tmp_path):
     rows, said = rows_of(30, 4), []
     columns = {name: [r[name] for r in rows] for name in rows[0]}

@@ -33,7 +33,7 @@ from unmask.modalities.images.network.codec import (
 from unmask.modalities.images.network.features import PASSING, cell_means, cells, pooled, settled
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.reading.arrays import ImageSet, some_pictures
-from unmask.modalities.images.reading.split import several_labels
+from unmask.modalities.images.reading.split import kept_together, several_labels
 from unmask.modalities.images.recipes import ATTRIBUTES
 from unmask.verbs import Usable
 from unmask.writing import write_json_lines
@@ -315,7 +315,7 @@ class Classifier(Usable):
     def judged(self, found: ImageSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the
         mean over them."""
-        truth, answers, groups = self.objective.truth(found), self.answers(found), found.groups
+        truth, answers, groups = self.objective.truth(found), self.answers(found), kept_together(found)
         if found.tiles is not None:
             present, first = np.unique(found.tiles.scene, return_index=True)
             return truth[first], pooled(answers, found)[present], None if groups is None else groups[first]

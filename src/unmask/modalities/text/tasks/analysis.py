@@ -23,7 +23,7 @@ from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.compare import rule
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.encoding import Prepared
-from unmask.modalities.text.tasks.held_out import groups_of
+from unmask.modalities.text.tasks.held_out import dependent
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.network import embedding_as
 
@@ -58,7 +58,7 @@ def write_report(
             )
             for r in result["comparison"]
         ]
-        over = "the rows" if groups_of(checked.items) is None else "whole groups"
+        over = "the rows" if dependent(checked.items) is None else "whole groups, and copies as one"
         note = f"{len(checked.items):,} held-out rows; intervals of 95 % over {over}; {good(result['metric'])}. "
         note += " ".join(result.get("lines", [])[-1:])
         report.section("Beside simpler models", table(("model", result["metric"], "interval", ""), rows), note=note)
@@ -111,7 +111,7 @@ def _classes(report: Report, task: Classify, predictions: Sequence[dict[str, Any
         return
     chance = np.array([[p["probabilities"][name] for name in task.labels] for p in predictions])
     number = np.array([task.number[names[0]] for names in truth])
-    figured = class_figures(number, chance, task.labels, groups=groups_of(items))
+    figured = class_figures(number, chance, task.labels, groups=dependent(items))
     confusion = confusion_table(figured, task.labels)
     figured["by_class"].sort(key=lambda row: row["f1"]["value"] if row["f1"] else 0.0)
     report.section("By label", class_table(figured | {"by_class": figured["by_class"][:100]}))
@@ -213,7 +213,7 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
     truth = np.zeros((len(items), len(labels)), bool)
     for i, item in enumerate(items):
         truth[i, [number[name] for name in names_of(item)]] = True
-    given: dict[str, Any] = {"groups": groups_of(items), "seed": seed}
+    given: dict[str, Any] = {"groups": dependent(items), "seed": seed}
     if task.problem == "multi":
         return {"figures": label_figures(truth, chance, labels, threshold=task.about.get("threshold", 0.5), **given)}
     found = class_figures(truth.argmax(1), chance, labels, **given)

@@ -249,6 +249,7 @@ def predict_items(
 def evaluate(
     model: str | Path | LoadedText | TaskFolder,
     data: Any,
+    labels: Any = None,
     *,
     columns: Columns | None = None,
     seed: int = 0,
@@ -261,7 +262,8 @@ def evaluate(
     **masked: Any,
 ) -> dict[str, Any]:
     """The task's metrics on labelled data, with a 95 % interval of its main one over items; of a model without a task
-    how well it predicts hidden tokens of texts (`TextModel.evaluate`, whose other arguments `masked` are).
+    how well it predicts hidden tokens of texts (`TextModel.evaluate`, whose other arguments `masked` are). `labels`:
+    those of texts that stand apart from them.
 
     The interval resamples items with replacement and scores again (percentile bootstrap); where `columns` name a group,
     or the model was trained with one and the data has its column, whole groups. A folder of documents,
@@ -274,6 +276,7 @@ def evaluate(
         UserError: a label the model was not trained for, with its row; columns, `lenient` or `draws` of queries and
             documents.
     """
+    data = data if labels is None else (data, labels)
     if is_collection(data) and isinstance(model, str | Path):
         wanted = columns or Columns()
         given = {part: getattr(wanted, part) for part in (*PARTS, "header")} | {"lenient": lenient or None}

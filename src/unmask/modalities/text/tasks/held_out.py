@@ -79,6 +79,13 @@ def kept_together(items: Sequence[Any]) -> np.ndarray:
     return np.unique(connected_components(joined, directed=False)[1][group], return_inverse=True)[1].ravel()
 
 
+def dependent(items: Sequence[Any]) -> np.ndarray | None:
+    """(items,) the number of what an interval counts once, as it is `kept_together`; None where each row stands for
+    itself."""
+    number = kept_together(items)
+    return None if number.max(initial=-1) + 1 == len(items) else number
+
+
 def groups_of(items: Sequence[Any]) -> np.ndarray | None:
     """(items,) the number of the group of each row; None where no row has one. A row without is a group of its own."""
     names = [getattr(item, "group", None) for item in items]
@@ -94,9 +101,9 @@ def group_notes(items: Sequence[Any]) -> list[str]:
 
 
 def resamples(items: Sequence[Any], rng: np.random.Generator, draws: int) -> Iterator[list[int]]:
-    """Numbers of rows drawn with replacement, as many as there are; of rows that have groups whole groups. No draws of
-    one row, or of one group."""
-    group = groups_of(items)
+    """Numbers of rows drawn with replacement, as many as there are; what is `dependent` is drawn as a
+    whole. No draws of one row, or of one group."""
+    group = dependent(items)
     members = None if group is None else [np.flatnonzero(group == g) for g in range(int(group.max()) + 1)]
     n = len(items) if members is None else len(members)
     for _ in range(draws if n > 1 else 0):
@@ -106,9 +113,9 @@ def resamples(items: Sequence[Any], rng: np.random.Generator, draws: int) -> Ite
 
 def interval(drawn: Sequence[float], metric: str, value: float, items: Sequence[Any]) -> tuple[float | None, ...]:
     """(low, high) 95 % percentiles of a metric over resamples, (None, None) of none; of an accuracy of 0 or 1, which
-    never varies, Wilson's interval of as many examples as there are rows, or groups of them."""
+    never varies, Wilson's interval of as many examples as there are, `dependent` ones counted once."""
     if len(drawn) and metric == "accuracy" and value in (0.0, 1.0):
-        group = groups_of(items)
+        group = dependent(items)
         n = len(items) if group is None else int(group.max()) + 1
         return tuple(wilson(value * n, n))
     return tuple(percentile_interval(drawn) or (None, None))

@@ -223,7 +223,8 @@ class TextModel(LoadedText, Usable):
 
     def evaluate(
         self,
-        texts: str | Sequence[str],
+        texts: Any,
+        labels: Any = None,
         *,
         ratio: float = 0.15,
         seed: int = 0,
@@ -233,7 +234,8 @@ class TextModel(LoadedText, Usable):
         say: Callable[[str], None] = lambda line: None,
     ) -> dict[str, Any]:
         """Loss, perplexity and accuracy on hidden tokens and a bound on the likelihood of the texts (see
-        `unmask.modalities.text.uses.evaluate`; `nelbo_draws=0` leaves it out).
+        `unmask.modalities.text.uses.evaluate`; `nelbo_draws=0` leaves it out); of a model that was fine-tuned the
+        figures of its task on labelled data (`unmask.text.evaluate`).
 
         Args:
             frequencies: how often each token occurred in training, by id; default as the run's folder still knows, else
@@ -243,6 +245,9 @@ class TextModel(LoadedText, Usable):
         """
         from unmask.modalities.text.uses.evaluate import evaluate, likelihood, training_frequencies
 
+        if resolve("unmask.modalities.text.tasks.model:task_named")(self):
+            judged: dict[str, Any] = resolve("unmask.text:evaluate")(self, texts, labels, seed=seed, say=say)
+            return judged
         texts = listed(texts)
         for line in special_notes(self.tokenizer, texts, then=", and they are not predicted"):
             say(line)
