@@ -118,7 +118,7 @@ def test_hints_to_who_asks_name_keys_of_the_request(model, start, workers):
         (["{model}", "--key-file", "nokeys"], "nokeys"),
         (["{model}", "--host", "203.0.113.7"], "203.0.113.7:8765"),
         (["{model}", "--precision", "int4"], "int4"),
-        (["{model}/.."], "/tiny in it"),
+        (["{model}/.."], "no model in this folder"),
         (["{model}", "--seconds", "0"], "--seconds"),
         (["{model}", "--cors", "ward.example"], "no origin"),
     ],

@@ -79,7 +79,7 @@ def test_a_report_without_held_out_pictures_says_so_and_draws_those_of_the_train
     page = (run.folder / "report.html").read_text()
     assert "none held out" in page
     assert ">nan<" not in page
-    assert "Pictures of the training, for none are held out" in page
+    assert "pictures of the training, for none are held out" in page
     assert "data:image/png" in page
 
 
@@ -94,9 +94,9 @@ def test_the_live_probe_is_on_the_reports_curve(tmp_path):
 
 def test_the_loaded_model_is_the_trained_one(trained):
     again = unmask.load(trained.folder)
-    for name, tensor in trained.model.state_dict().items():
+    for name, tensor in trained.model.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name]), name
-    assert again.config == trained.model.codec.config
+    assert again.config == trained.model.model.codec.config
     shown = repr(again)
     assert shown.startswith("ImageModel(")
     assert "pictures of 12 x 12, 1 channels" in shown
@@ -248,8 +248,8 @@ def test_resume_equals_an_uninterrupted_run(tmp_path):
     pretrain(data, tmp_path / "parts", settings=half, console=False)
     resumed = pretrain(data, tmp_path / "parts", settings=settings(schedule="constant"), resume=True, console=False)
     assert resumed.result.steps == whole.result.steps == 6
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+    for name, tensor in whole.model.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.model.state_dict()[name]), name
     with pytest.raises(UserError, match=r"other data or settings: ratio=0\.5, was 0\.75"):
         pretrain(data, tmp_path / "parts", settings=settings(ratio=0.5), resume=True, console=False)
 

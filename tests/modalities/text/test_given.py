@@ -14,11 +14,17 @@ def model():
     return made_model()
 
 
-@pytest.mark.parametrize("texts", [["a fox", None], ["a fox", float("nan")], None, {"text": "a fox"}, b"a fox", 3])
+@pytest.mark.parametrize("texts", [["a fox", None], ["a fox", float("nan")], None, b"a fox", 3])
 @pytest.mark.parametrize("use", ["score", "embed", "fill", "evaluate"])
 def test_what_is_no_text_is_named(model, use, texts):
     with pytest.raises(UserError, match=r"^texts.*: no text"):
         getattr(model, use)(texts)
+
+
+@pytest.mark.parametrize("use", ["score", "embed", "fill", "evaluate"])
+def test_columns_of_texts_are_lists(model, use):
+    with pytest.raises(UserError, match="not lists of one length"):
+        getattr(model, use)({"text": "a fox"})
 
 
 def test_one_candidate_is_one_and_settings_of_filling_are_checked(model):

@@ -84,7 +84,7 @@ def test_a_file_of_cells_counts_lines_and_gives_every_level(table, tmp_path):
     cells = list(csv.DictReader((tmp_path / "i.csv").open()))
     assert len(cells) == sum(row.count("") for row in before)
     for cell in cells:
-        line, place = int(cell["row"]) - 1, before[0].index(cell["column"])
+        line, place = int(cell["line"]) - 1, before[0].index(cell["column"])
         assert before[line][place] == ""
         same = after[line][place], cell["value"]
         assert len(set(same)) == 1 or len(set(map(float, same))) == 1
@@ -109,7 +109,7 @@ def test_the_lines_of_filled_cells_are_made_as_they_are_written(table, model, tm
     impute_table(Filling(intervals=str(tmp_path / "c.csv")), TableReading(), *places)
     assert max(at_once) <= part
     with (tmp_path / "c.csv").open() as file:
-        cells = [(int(r["row"]), r["column"], r["value"], r["low"], r["high"]) for r in csv.DictReader(file)]
+        cells = [(int(r["line"]), r["column"], r["value"], r["low"], r["high"]) for r in csv.DictReader(file)]
     expected = model.intervals(pl.read_csv(tmp_path / "t.csv"))
     assert [(line - 2, column) for line, column, *_ in cells] == expected.select("row", "column").rows()
     known = dict(zip(expected.select("row", "column").rows(), expected["low"].to_list(), strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of
 from unmask.given import no_value, values_of
 from unmask.modalities.table.reading.decimal_marks import Marks, Spelling, spellings_of
 from unmask.modalities.table.reading.parse import text_of
@@ -106,6 +106,11 @@ def _of_columns(columns: Mapping[Any, Any]) -> Any:
     """A polars table of a dict of columns."""
     import polars as pl
 
+    if single := [name for name, x in columns.items() if isinstance(x, str) or not hasattr(x, "__len__")]:
+        raise UserError(
+            f"a dict is not a table where {first_of(map(repr, single))} is no column",
+            hint="Expected name -> column, of as many rows each.",
+        )
     cells = {str(name): [None if no_value(v) else v for v in values_of(x)] for name, x in columns.items()}
     lengths = {len(x) for x in cells.values()}
     if len(lengths) > 1:

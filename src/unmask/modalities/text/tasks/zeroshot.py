@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax, logsumexp
 
 from unmask.core.batch import Example
 from unmask.core.score import score
@@ -138,6 +137,8 @@ def zero_shot(
         if calibrate == "context":
             found = found - prompts.scores(priors, one).mean(0)
         if calibrate == "batch":  # each label's share averaged over the texts is divided out
+            from scipy.special import log_softmax, logsumexp
+
             shares = log_softmax(found, 1)
             found = shares - (logsumexp(shares, 0) - np.log(max(len(shares), 1)))
         scores[readable] += found / len(templates)
