@@ -100,7 +100,7 @@ def test_the_loaded_model_is_the_trained_one(trained):
     shown = repr(again)
     assert shown.startswith("ImageModel(")
     assert "pictures of 12 x 12, 1 channels" in shown
-    assert repr(trained.shown).startswith(f"ImageSet({len(trained.shown)} pictures of 12 x 12, 1 channels, ")
+    assert repr(trained.drawn).startswith(f"ImageSet({len(trained.drawn)} pictures of 12 x 12, 1 channels, ")
     assert "MaskedModel(" not in repr(trained)
 
 
