@@ -97,7 +97,7 @@ def test_predictions_carry_their_rows(tmp_path):
 
 
 def test_classes_have_areas_sensitivity_and_specificity(tmp_path):
-    data = sentiment(24)
+    data = [(f"{text} {n}", label) for n, (text, label) in enumerate(sentiment(24))]
     finetune(folder(tmp_path / "model"), data, task="classify", out=tmp_path / "out", **PLAIN)
     found = evaluate(tmp_path / "out", data, draws=5)
     said = np.array([p["label"] for p in predict(tmp_path / "out", [t for t, _ in data])])

@@ -145,11 +145,11 @@ def test_a_gain_within_its_error_over_one_answer_is_said(right, barely):
     truth = ["a"] * 39 + ["b"] * 36
     work = SimpleNamespace(
         metric="accuracy",
-        value=lambda said, items: float(np.mean([p["label"] == i for p, i in zip(said, items, strict=True)])),
+        value=lambda said, items: float(np.mean([p["label"] == i.label for p, i in zip(said, items, strict=True)])),
     )
     guesses = [{"label": t if k * 29 % 75 < right else "ab"[t == "a"]} for k, t in enumerate(truth)]
     rival = Rival("most frequent class", [{"label": "a"}] * 75, constant=True)
-    held = SimpleNamespace(items=truth)
+    held = SimpleNamespace(items=[Item(text=str(n), label=t) for n, t in enumerate(truth)])
     found = judge(work, [("probe", guesses)], "probe", [rival], held, seed=0)
     assert found.barely_better_than == ("'a'" if barely else None)
     assert found.no_better_than == ("'a'" if right == 39 else None)
@@ -243,9 +243,9 @@ def test_a_gain_within_its_error_is_told_apart_from_one_that_is_not():
         metric = "accuracy"
 
         def value(self, predictions, items):
-            return float(np.mean([p["label"] == i for p, i in zip(predictions, items, strict=True)]))
+            return float(np.mean([p["label"] == i.label for p, i in zip(predictions, items, strict=True)]))
 
-    items = ["a"] * 100
+    items = [Item(text=str(n), label="a") for n in range(100)]
     good, same = [{"label": "a"}] * 100, [{"label": "a"}] * 99 + [{"label": "b"}]
     bad = [{"label": "a"}] * 50 + [{"label": "b"}] * 50
     gain, error = compare.gain(Task(), good, same, items, seed=0)

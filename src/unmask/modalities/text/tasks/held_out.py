@@ -117,7 +117,8 @@ def interval(drawn: Sequence[float], metric: str, value: float, items: Sequence[
     if len(drawn) and metric == "accuracy" and value in (0.0, 1.0):
         group = dependent(items)
         n = len(items) if group is None else int(group.max()) + 1
-        return tuple(wilson(value * n, n))
+        low, high = wilson(value * n, n)
+        return min(low, value), max(high, value)
     return tuple(percentile_interval(drawn) or (None, None))
 
 
