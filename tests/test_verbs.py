@@ -174,3 +174,10 @@ def test_what_is_not_there_is_not_there():
     assert not hasattr(unmask, "load_model")
     with pytest.raises(AttributeError, match="here it is unmask"):
         unmask.load_model  # noqa: B018
+
+
+def test_what_evaluate_does_not_read_is_refused(lm):
+    with pytest.raises(UserError, match="labels of a model without a task"):
+        unmask.load(lm).evaluate(X, Y)
+    with pytest.raises(UserError, match="ratio"):
+        unmask.finetune(lm, ROWS, **SMALL).model.evaluate(X, Y, ratio=0.3)

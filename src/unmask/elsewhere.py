@@ -133,6 +133,13 @@ ARGUMENTS: Mapping[str, str] = {
     "resume_from_checkpoint": "resume",
 }
 """Argument of trainers elsewhere -> ours of the same meaning."""
+FITTING: Mapping[str, str] = {
+    "duration_col": "duration",
+    "event_col": "event",
+    "entry_col": "entry",
+    "random_state": "seed",
+}
+"""Argument of what is fitted to a table elsewhere (lifelines, scikit-learn) -> ours of the same meaning."""
 
 
 def ours(name: str, calls: Mapping[str, R]) -> R | None:

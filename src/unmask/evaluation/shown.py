@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,13 +132,13 @@ class Shown:
             return getattr(self.frame(), name)
 
 
-class Printed:
+class Printed(ABC):
     """A result that prints itself. A class that says in `shown` what of it a person looks at has `print`, its table in
     notebooks and `to_frame`; a dataclass is declared with `repr=False`."""
 
+    @abstractmethod
     def shown(self) -> Shown:
         """What is printed."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.shown().text()

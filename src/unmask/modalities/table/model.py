@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from unmask.core.hashing import Salt, hash_keys
+from unmask.elsewhere import FITTING
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
 from unmask.evaluation.shown import Printed, Shown
@@ -108,10 +109,7 @@ class TableModel(FittedTable, Guessed, Printed):
             "metadata": "Columns are found out; overrule with schema={'columns': {'x': {'kind': 'nominal'}}}",
             "missing_values": "Spellings of missing cells are schema={'missing': ['-9']}",
         },
-        duration_col="duration",
-        event_col="event",
-        entry_col="entry",
-        random_state="seed",
+        **FITTING,
     )
     @one_core()
     def fit(

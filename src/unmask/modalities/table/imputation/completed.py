@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -111,13 +112,13 @@ class CompletedTables(Guessed, Printed):
         """All tables below each other: `complete("long")`."""
         return self.complete("long")
 
+    @abstractmethod
     def incomplete_table(self) -> Any:
         """The table as it was given."""
-        raise NotImplementedError
 
+    @abstractmethod
     def diagnostics(self) -> list[dict[str, Any]]:
         """One record per imputed column."""
-        raise NotImplementedError
 
     @also_called(
         {"exponentiate": "The result has exp(coef) too: print it, or pooled.table(exponentiate=True, label='OR')"},

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.elsewhere import FITTING
 from unmask.errors import UserError, outside
 from unmask.guessed import also_called
 from unmask.modalities.table.imputation.analysis import agreed_analysis, measured_terms, survival_pair
@@ -82,16 +83,13 @@ class MultipleImputation(CompletedTables):
         m="draws",
         n_imputations="draws",
         num_datasets="draws",
-        random_state="seed",
         maxit="rounds",
         max_iter="rounds",
         iterations="rounds",
-        duration_col="duration",
-        event_col="event",
-        entry_col="entry",
         methods="method",
         meth="method",
         delta="shift",
+        **FITTING,
     )
     def __init__(
         self,

@@ -246,8 +246,13 @@ class TextModel(LoadedText, Usable):
         from unmask.modalities.text.uses.evaluate import evaluate, likelihood, training_frequencies
 
         if resolve("unmask.modalities.text.tasks.model:task_named")(self):
-            judged: dict[str, Any] = resolve("unmask.text:evaluate")(self, texts, labels, seed=seed, say=say)
+            usual = {"ratio": ratio == 0.15, "frequencies": frequencies is None}
+            usual |= {"nelbo_draws": nelbo_draws == 4, "nelbo_tokens": nelbo_tokens == 16_384}
+            unread = {name: True for name, same in usual.items() if not same}  # which it refuses by name
+            judged: dict[str, Any] = resolve("unmask.text:evaluate")(self, texts, labels, seed=seed, say=say, **unread)
             return judged
+        if labels is not None:
+            raise UserError("labels of a model without a task", hint="Fine-tune it: model.finetune(texts, labels).")
         texts = listed(texts)
         for line in special_notes(self.tokenizer, texts, then=", and they are not predicted"):
             say(line)
