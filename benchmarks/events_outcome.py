@@ -68,8 +68,7 @@ class Fold:
         from unmask.modalities.events.records.vocabulary import Vocabulary
 
         self.events, self.points, self.train, self.test, self.a = events, points, train, test, a
-        rows = [np.arange(events.offsets[i], events.offsets[i + 1]) for i in points.subject[train]]
-        histories = Histories(events, Vocabulary.fit(events, np.concatenate(rows)))
+        histories = Histories(events, Vocabulary.fit(events, subjects=np.unique(points.subject[train])))
         self.x, names = summarise(histories, points)
         used = usual(names)
         self.plain, self.last = self.x[:, used], last_values([n for n, u in zip(names, used, strict=True) if u])

@@ -56,7 +56,7 @@ def main() -> None:
 
     keep_freed_memory()
     events = read_meds(SHARED / "data/events" / a.data)
-    vocabulary = Vocabulary.fit(events, np.arange(len(events.code)))
+    vocabulary = Vocabulary.fit(events)
     histories = Histories(events, vocabulary)
     examples = [histories.example(i, slots=a.slots) for i in range(len(events))]
     lengths = np.array([len(e) for e in examples])

@@ -376,7 +376,7 @@ def events(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         simulate(Path(scratch), patients=patients)
         read = read_meds(Path(scratch) / "meds")
-    histories = Histories(read, Vocabulary.fit(read, np.arange(len(read.code))))
+    histories = Histories(read, Vocabulary.fit(read))
     model = new_model(settings, len(histories.vocabulary))
     lengths = np.array([histories.length(i) for i in range(len(read))])
     sampler = PackedSampler(lengths=lengths, examples=np.arange(len(read)), slots=slots, rows=rows)

@@ -58,8 +58,7 @@ class Case:
         self.settings = with_overrides(with_overrides(EventSettings(), RECIPES[recipe]), SMALL | {"seed": seed})
         self.events = simulated(seed)
         self.again = shuffled(self.events, np.random.default_rng([seed, 1]))
-        rows = np.arange(len(self.events.code))
-        self.vocabulary = Vocabulary.fit(self.events, rows, floor=1)
+        self.vocabulary = Vocabulary.fit(self.events, floor=1)
         network = new_model(self.settings, len(self.vocabulary)).eval()
         with torch.no_grad():  # large enough that every effect can be seen
             for p in network.parameters():

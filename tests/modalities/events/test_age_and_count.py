@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> tuple[Histories, np.ndarray, np.ndarray]:
         rows += [(s, DAY + timedelta(hours=h), "A", None) for h in range(count)]
         rows.append((s, DAY + timedelta(days=9), "LATER", None))
     events = read_meds(shard(tmp_path / "meds", table(rows)))
-    return Histories(events, Vocabulary.fit(events, np.arange(len(events.code)), floor=1)), ages, counts
+    return Histories(events, Vocabulary.fit(events, floor=1)), ages, counts
 
 
 def points(**columns: np.ndarray | list[str]) -> Labels:

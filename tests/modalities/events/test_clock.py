@@ -22,7 +22,7 @@ SMALL = {"width": 16, "layers": 2, "heads": 2, "inner": 24, "slots": 16}
 def random_model(tmp_path: Path, recipe: str, **more: object) -> EventModel:
     rows = [(s, DAY, code, 1.0 * s) for s in (1, 2, 3) for code in ("a", "b", "c")]
     events = read_meds(shard(tmp_path / "m", table(rows)))
-    vocabulary = Vocabulary.fit(events, np.arange(9), floor=1)
+    vocabulary = Vocabulary.fit(events, floor=1)
     settings = with_overrides(with_overrides(EventSettings(), RECIPES[recipe]), {**SMALL, **more})
     folder = EventFolder(model=new_model(settings, len(vocabulary)).eval(), vocabulary=vocabulary, settings=settings)
     return EventModel(folder=folder, device=torch.device("cpu"), precision="fp32")

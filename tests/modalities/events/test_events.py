@@ -87,7 +87,7 @@ def test_nothing_after_the_prediction_time_arrives(tmp_path: Path):
     past = [(1, None, "SEX//F", None), (1, DAY, "a", 1.0), (1, DAY, "b", 2.0)]
     planted = [(1, DAY + timedelta(microseconds=1), "a", 99.0), (1, DAY + timedelta(3), "b", 99.0)]
     fit = read_meds(shard(tmp_path / "fit", table([*past, *planted])))
-    vocabulary = Vocabulary.fit(fit, np.arange(len(fit.code)), floor=1)
+    vocabulary = Vocabulary.fit(fit, floor=1)
     seen = []
     for number, rows in enumerate((past, [*past, *planted])):
         events = read_meds(shard(tmp_path / str(number), table(rows)))
@@ -103,14 +103,14 @@ def test_nothing_after_the_prediction_time_arrives(tmp_path: Path):
 
 def test_before_the_first_event_only_static_ones_are_known(tmp_path: Path):
     events = read_meds(shard(tmp_path, table([(1, None, "SEX//F", None), (1, DAY, "a", 1.0)])))
-    histories = Histories(events, Vocabulary.fit(events, np.arange(2), floor=1))
+    histories = Histories(events, Vocabulary.fit(events, floor=1))
     assert len(histories.example(0, slots=8, prediction_time=0)) == 2
 
 
 def test_summaries_agree_with_arithmetic(tmp_path: Path):
     rows = [(1, DAY + timedelta(hours=h), "a", v) for h, v in ((0, 3.0), (20, 1.0), (22, 2.0))]
     events = read_meds(shard(tmp_path, table([*rows, (2, DAY, "b", None)])))
-    histories = Histories(events, Vocabulary.fit(events, np.arange(4), floor=1))
+    histories = Histories(events, Vocabulary.fit(events, floor=1))
     micro = int(events.time[2])
     x, names = summarise(histories, Labels(subject=np.array([0]), time=np.array([micro]), value=None))
     score = histories.score[:3].astype(np.float64)
@@ -134,7 +134,7 @@ def test_summaries_agree_with_arithmetic(tmp_path: Path):
 def test_long_histories_keep_static_and_latest(tmp_path: Path):
     rows = [(1, None, "SEX//F", None)] + [(1, DAY + timedelta(i), f"c{i}", None) for i in range(10)]
     events = read_meds(shard(tmp_path, table(rows)))
-    vocabulary = Vocabulary.fit(events, np.arange(11), floor=1)
+    vocabulary = Vocabulary.fit(events, floor=1)
     example = Histories(events, vocabulary).example(0, slots=5)
     names = [vocabulary.codes[c - FIRST] for c in example.values["code"][1:]]
     assert names == ["SEX//F", "c7", "c8", "c9"]
@@ -192,17 +192,17 @@ def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.C
 def test_codes_roll_up(tmp_path: Path):
     codes = ["ICD//E11.9", "ICD//E11.2", "ICD//I10", "ICD//I10"]
     events = read_meds(shard(tmp_path, table([(1, DAY + timedelta(i), c, None) for i, c in enumerate(codes)])))
-    short = Vocabulary.fit(events, np.arange(4), floor=2, rollup="characters:3")
+    short = Vocabulary.fit(events, floor=2, rollup="characters:3")
     assert short.codes == ["ICD//E11", "ICD//I10"]
     assert (short.numbers(["ICD//E11.7", "ICD//X"]) == [FIRST, 1]).all()
-    assert Vocabulary.fit(events, np.arange(4), floor=2, rollup="parts:1").codes == ["ICD"]
+    assert Vocabulary.fit(events, floor=2, rollup="parts:1").codes == ["ICD"]
     assert Vocabulary.from_dict(json.loads(json.dumps(short.to_dict()))).rollup == "characters:3"
     ages = ["MEDS_BIRTH", "MEDS_DEATH", "MEDS//X"]
     assert [shortened(ages, rule)[:2] for rule in ("characters:3", "parts:1")] == [ages[:2]] * 2
     with pytest.raises(UserError, match="rollup=three"):
-        Vocabulary.fit(events, np.arange(4), floor=1, rollup="three")
+        Vocabulary.fit(events, floor=1, rollup="three")
     with pytest.raises(UserError, match="no parents"):
-        Vocabulary.fit(events, np.arange(4), floor=1, rollup="parents")
+        Vocabulary.fit(events, floor=1, rollup="parents")
 
 
 def test_rare_codes_stand_for_their_parents(tmp_path: Path):
@@ -211,7 +211,7 @@ def test_rare_codes_stand_for_their_parents(tmp_path: Path):
     known = {"code": ["a1", "a2", "a", "new"], "parent_codes": [["a"], ["a"], ["top"], ["a1"]]}
     pl.DataFrame(known).write_parquet(tmp_path / "metadata" / "codes.parquet")
     events = read_meds(shard(tmp_path, table(rows)))
-    vocabulary = Vocabulary.fit(events, np.arange(4), floor=2, rollup="parents")
+    vocabulary = Vocabulary.fit(events, floor=2, rollup="parents")
     assert vocabulary.codes == ["a", "b"]
     assert vocabulary.numbers(["a2", "new", "b", "other"]).tolist() == [FIRST, FIRST, FIRST + 1, 1]
     assert vocabulary.knots[FIRST, [0, -1]].round(2).tolist() == [0, 1]  # the values of both children

@@ -35,7 +35,7 @@ def events(home: Path) -> Events:
 
 
 def test_batches_hold_the_patients_planned_and_keep_none(events: Events, monkeypatch: pytest.MonkeyPatch):
-    histories = Histories(events, Vocabulary.fit(events, np.arange(len(events.code))))
+    histories = Histories(events, Vocabulary.fit(events))
     made: list[weakref.ref[Example]] = []
     whole = Histories.example
 
@@ -61,7 +61,7 @@ def test_batches_hold_the_patients_planned_and_keep_none(events: Events, monkeyp
 
 def test_validation_is_packed_and_says_what_single_rows_say(events: Events):
     settings = with_overrides(EventSettings(), {"slots": 64, "batch_slots": 512, "width": 32, "inner": 32})
-    histories = Histories(events, Vocabulary.fit(events, np.arange(len(events.code))))
+    histories = Histories(events, Vocabulary.fit(events))
     lengths = np.array([histories.length(i) for i in range(len(events))])
     model = room.new_model(settings, len(histories.vocabulary))
     held = np.arange(0, 240, 9)

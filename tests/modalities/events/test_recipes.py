@@ -48,7 +48,7 @@ class Built:
 
     def __init__(self, name: str, events: Events) -> None:
         self.settings = with_overrides(with_overrides(EventSettings(), KINDS[name]), SMALL)
-        self.vocabulary = Vocabulary.fit(events, np.arange(len(events.code)), floor=1)
+        self.vocabulary = Vocabulary.fit(events, floor=1)
         self.histories = Histories(events, self.vocabulary, STRUCTURES[self.settings.structure].marks)
         self.model: MaskedModel = new_model(self.settings, len(self.vocabulary)).eval()
         self.examples = [self.histories.example(i, slots=64) for i in range(12)]
@@ -132,7 +132,7 @@ def test_marks_stand_between_visits():
         value=np.full(6, np.nan),
         codes=list("sabcde"),
     )
-    vocabulary = Vocabulary.fit(events, np.arange(6), floor=1)
+    vocabulary = Vocabulary.fit(events, floor=1)
     s, a, b, c, d, e = vocabulary.numbers(events.codes).tolist()
     sep = Histories(events, vocabulary, "sep").slots_of(0)
     assert sep[1].tolist() == [s, a, b, SEP, c, SEP, d, SEP, e, SEP]
@@ -183,7 +183,7 @@ def test_a_window_keeps_what_is_far_away_out(events: Events, window: int, global
     """Two layers of one time stamp on either side see two away, unless one of them sees everything."""
     more = {"window": window, "global_every": global_every, "architecture": "in_place"}
     settings = with_overrides(EventSettings(), {**SMALL, **more})
-    vocabulary = Vocabulary.fit(events, np.arange(len(events.code)), floor=1)
+    vocabulary = Vocabulary.fit(events, floor=1)
     model = new_model(settings, len(vocabulary)).eval()
     histories = Histories(events, vocabulary)
     longest = max(range(len(events)), key=histories.length)
@@ -242,7 +242,7 @@ def test_settings_of_the_head_are_checked(wrong: dict[str, float]):
 
 def test_no_neighbour_tells_a_hidden_events_time(events: Events):
     """Moving an event in time, within its place in the order, changes nothing of any other slot (ours)."""
-    vocabulary = Vocabulary.fit(events, np.arange(len(events.code)), floor=1)
+    vocabulary = Vocabulary.fit(events, floor=1)
     one = Histories(events, vocabulary).example(0, slots=64)
     rows = Histories(events, vocabulary).rows(0)
     moved = events.time.copy()

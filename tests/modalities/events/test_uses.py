@@ -242,7 +242,7 @@ def test_next_visit_splits_onsets_from_repeats(tmp_path: Path):
         (3, DAY + timedelta(2), "CONDITION//b", None),
     ]
     events = read_meds(shard(tmp_path, table(rows)))
-    histories = Histories(events, Vocabulary.fit(events, np.arange(7), floor=1))
+    histories = Histories(events, Vocabulary.fit(events, floor=1))
     visits = next_visits(histories, ("CONDITION",))
     column = {n: i for i, n in enumerate(visits.names)}
     order = [column["CONDITION//a"], column["CONDITION//b"]]
@@ -281,7 +281,7 @@ def test_a_visit_is_an_encounter_where_the_data_names_them(tmp_path: Path):
         },
     )
     events = read_meds(shard(tmp_path, frame))
-    histories = Histories(events, Vocabulary.fit(events, np.arange(7), floor=1))
+    histories = Histories(events, Vocabulary.fit(events, floor=1))
     visits = next_visits(histories, ("CONDITION",))
     times = visits.points.time.astype("datetime64[us]").tolist()
     before = timedelta(microseconds=1)
@@ -329,7 +329,7 @@ def test_a_row_with_a_wrong_time_moves_no_stay(tmp_path: Path, admission: str, d
     rows.sort(key=lambda row: row[1])
     kinds = {"subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32}
     events = read_meds(shard(tmp_path, pl.DataFrame(rows, orient="row", schema=kinds | {"visit_id": pl.Int64})))
-    histories = Histories(events, Vocabulary.fit(events, np.arange(len(rows)), floor=1))
+    histories = Histories(events, Vocabulary.fit(events, floor=1))
     visits = next_visits(histories, ("CONDITION",))
     assert visits.points.time.tolist() == [events.time[events.code == events.codes.index(admission)][0] - 1]
     own = own_events(events)[events.code]

@@ -74,7 +74,7 @@ def test_scores_are_those_of_numpy_code_by_code(seed: int):
     value[code == 5] = 1.5  # one value alone
     value[(code == 6) | (rng.random(3000) < 0.05)] = np.nan
     events = made(code, value, 30)
-    vocabulary = Vocabulary.fit(events, np.arange(3000), floor=1)
+    vocabulary = Vocabulary.fit(events, floor=1)
     number = vocabulary.numbers(events.codes)[code]
     asked = np.concatenate([value, value + rng.normal(0, 2, 3000).astype(np.float32)])
     number = np.r_[number, number]
@@ -100,7 +100,7 @@ def test_twenty_thousand_codes_cost_little_more_than_three_hundred():
         best = np.inf
         for _ in range(8):
             start = time.process_time()
-            vocabulary = Vocabulary.fit(events, np.arange(len(value)), floor=1)
+            vocabulary = Vocabulary.fit(events, floor=1)
             vocabulary.scale(vocabulary.numbers(events.codes)[events.code], value)
             best = min(best, time.process_time() - start)
         spent[codes] = best
@@ -117,7 +117,7 @@ def test_typing_mistakes_do_not_move_the_scale(seed: int):
     wrong[rng.integers(0, 8000, 2)] = 10_000_000
     ends = []
     for some in (value, wrong):
-        vocabulary = Vocabulary.fit(made(np.zeros(8000, np.int64), some, 1), np.arange(8000), floor=1)
+        vocabulary = Vocabulary.fit(made(np.zeros(8000, np.int64), some, 1), floor=1)
         ends.append(vocabulary.unscale(FIRST, np.array([0.0, 1.6, 2.5, 5.0])))
     np.testing.assert_allclose(ends[1], ends[0], atol=4)
 
@@ -125,7 +125,7 @@ def test_typing_mistakes_do_not_move_the_scale(seed: int):
 def test_values_in_the_tail_differ_on_the_scale():
     rng = np.random.default_rng(0)
     value = np.round(rng.normal(87, 18, 100_000))
-    vocabulary = Vocabulary.fit(made(np.zeros(100_000, np.int64), value, 1), np.arange(100_000), floor=1)
+    vocabulary = Vocabulary.fit(made(np.zeros(100_000, np.int64), value, 1), floor=1)
     scores = vocabulary.scale(np.full(3, FIRST), np.array([110.0, 125.0, 140.0]))
     np.testing.assert_allclose(scores, (np.array([110, 125, 140]) - 87) / 18, atol=0.15)
     for cut in (60, 100, 125, 137):
@@ -135,7 +135,7 @@ def test_values_in_the_tail_differ_on_the_scale():
 
 def test_a_value_that_many_have_is_not_beyond_itself():
     value = np.repeat([3.0, 9.0, 15.0], [200, 300, 500])
-    vocabulary = Vocabulary.fit(made(np.zeros(1000, np.int64), value, 1), np.arange(1000), floor=1)
+    vocabulary = Vocabulary.fit(made(np.zeros(1000, np.int64), value, 1), floor=1)
     assert vocabulary.beyond(FIRST, 15.0, 1) < 0.002
     assert vocabulary.beyond(FIRST, 9.0, -1) == pytest.approx(0.2, abs=0.035)
     assert vocabulary.beyond(FIRST, 9.0, 1) == pytest.approx(0.5, abs=0.035)

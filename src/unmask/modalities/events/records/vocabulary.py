@@ -141,8 +141,6 @@ TAIL = (0.001, 0.0025, 0.005, 0.01, 0.02)
 LEVELS = np.r_[TAIL, np.arange(1, 32) / 32, 1 - np.array(TAIL[::-1])]
 """Shares of a code's values below its knots. The ends are robust (.1 and 99.9 %): two heart rates of 10 000 000 among
 8 000 move nothing. Knots stand closer in the tails, where what is rare is asked about."""
-BLOCK = 1 << 20
-"""Events looked at in one go."""
 SCALED = 4096
 """Values scaled in one go: their knots stay in the caches."""
 USUALLY = 0.5
@@ -183,22 +181,23 @@ class Vocabulary:
     def fit(
         cls,
         events: Events,
-        rows: np.ndarray | None = None,
         *,
         subjects: np.ndarray | None = None,
         floor: int = 5,
         most: int = 20_000,
         rollup: str = "",
     ) -> Vocabulary:
-        """From the events of `subjects` (numbers of the training patients), or those in `rows`; default all. Codes seen
-        fewer than `floor` times share one number.
+        """From the events of `subjects` (numbers of the training patients); default all. Codes seen fewer than `floor`
+        times share one number.
         """
         parents = dict(events.parents) if rollup == "parents" else {}
         if rollup == "parents" and not parents:
             raise UserError("rollup=parents, and no parents", hint="metadata/codes.parquet needs parent_codes.")
         names = shortened(events.codes, rollup)
+        chosen = np.full(len(events), subjects is None)
+        chosen[slice(0) if subjects is None else subjects] = True
         seen = np.zeros(len(names), np.int64)
-        for here in _parts(events, rows, subjects):
+        for here in _parts(events, chosen):
             seen += np.bincount(events.code[here], minlength=len(names))
         counts: dict[str, int] = {}
         for name, count in zip(names, seen.tolist(), strict=True):
@@ -218,13 +217,13 @@ class Vocabulary:
         number = made.numbers(events.codes)
         sketch = QuantileSketch(len(made))
         counted, with_value = np.zeros(len(made), np.int64), np.zeros(len(made), np.int64)
-        for here in _parts(events, rows, subjects):
+        for here in _parts(events, chosen):
             code, value = number[events.code[here]], events.value[here]
             sketch.add(code, value)
             counted += np.bincount(code[code >= 0], minlength=len(made))
             with_value += np.bincount(code[(code >= 0) & np.isfinite(value)], minlength=len(made))
         made.knots[FIRST:] = sketch.quantiles(LEVELS)[FIRST:]
-        visits, carried = _visits(events, number, subjects, len(made))
+        visits, carried = _visits(events, number, chosen, len(made))
         return dataclasses.replace(made, share=with_value / np.maximum(counted, 1), visits=visits, carried=carried)
 
     def __len__(self) -> int:
@@ -336,28 +335,17 @@ SCORES = _normal(LEVELS)
 """(knots,) normal scores of the knots."""
 
 
-def _parts(events: Events, rows: np.ndarray | None, subjects: np.ndarray | None) -> Iterator[np.ndarray | slice]:
-    """The events that a vocabulary is fitted on, some at a time."""
-    if rows is not None:
-        yield from (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
-        return
-    wanted = np.ones(len(events), bool)
-    if subjects is not None:
-        wanted[:] = False
-        wanted[subjects] = True
-    for owners, here in events.blocks(BLOCK):
-        chosen = np.repeat(wanted[owners], np.diff(events.offsets[owners.start : owners.stop + 1]))
-        yield here if chosen.all() else here.start + np.flatnonzero(chosen)
+def _parts(events: Events, chosen: np.ndarray) -> Iterator[np.ndarray | slice]:
+    """The events of the `chosen` subjects, some at a time."""
+    for owners, here in events.blocks():
+        wanted = chosen[events.owner(owners)]
+        yield here if wanted.all() else here.start + np.flatnonzero(wanted)
 
 
-def _visits(
-    events: Events, number: np.ndarray, subjects: np.ndarray | None, size: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _visits(events: Events, number: np.ndarray, chosen: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """(2, sizes) and (size,): see `Vocabulary.visits` and `carried`; `number` is that of each code."""
-    chosen = np.full(len(events), subjects is None)
-    chosen[slice(0) if subjects is None else subjects] = True
     out, carried = np.zeros((2, SIZES)), np.zeros(size)
-    for owners, here in events.blocks(BLOCK):
+    for owners, here in events.blocks():
         owner, time = events.owner(owners), events.time[here]
         kept = chosen[owner] & (time != STATIC) & (number[events.code[here]] >= 0)
         owner, time = owner[kept], time[kept]
