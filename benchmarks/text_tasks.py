@@ -347,9 +347,7 @@ def zeroshot(arguments: argparse.Namespace) -> list[dict]:
         for template in templates:
             row = {"set": name, "template": template, "texts": len(texts), "majority": majority}
             for calibrate in ("none", "context", "batch"):
-                found, _ = zero_shot(
-                    model, texts, list(words), template=template, verbalisers=words, calibrate=calibrate
-                )
+                found = zero_shot(model, texts, list(words), template=template, verbalisers=words, calibrate=calibrate)
                 row[calibrate] = float(np.mean([r["label"] == t for r, t in zip(found, truth, strict=True)]))
             out.append(row)
             print(json.dumps(row), flush=True)

@@ -72,6 +72,12 @@ def test_a_file_cannot_stand_where_a_folder_is(tmp_path):
             check_place(folder)
 
 
+def test_a_dash_is_no_file():
+    """Options for which it does not mean standard output wrote a file of that name."""
+    with pytest.raises(UserError, match="not written to standard output"):
+        check_place("-")
+
+
 def test_a_demo_takes_a_new_folder_or_that_of_an_earlier_one(tmp_path):
     (demo_folder(tmp_path / "new") / "old.txt").touch()
     assert [p.name for p in demo_folder(tmp_path / "new").iterdir()] == ["demo.json"]

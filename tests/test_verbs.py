@@ -48,6 +48,13 @@ def test_a_task_is_known_by_its_data_and_the_folder_is_optional(lm, data):
     assert unmask.predict(run.model, X[:2])[0]["label"] in {"good", "bad"}
 
 
+def test_labels_stand_behind_the_data_where_the_folder_has_its_name_too(lm, tmp_path):
+    assert unmask.finetune(lm, X, Y, out=tmp_path / "a", **SMALL).folder == tmp_path / "a"
+    assert unmask.load(lm).finetune(X, Y, out=tmp_path / "b", **SMALL).folder == tmp_path / "b"
+    with pytest.raises(UserError, match=r"the model comes first\n.*task='classify'"):
+        unmask.finetune("classify", lm, ROWS, out=tmp_path / "c")
+
+
 def test_a_temporary_folder_lives_as_long_as_the_result_or_its_model(lm):
     run = unmask.finetune(lm, X, Y, **SMALL)
     place, model = run.folder, run.model
@@ -95,6 +102,8 @@ def test_a_model_is_adapted_to_texts_in_memory(lm):
     assert adapted.run.result.steps == 1
     assert "before" in str(adapted)
     assert adapted.model.embed(["the fox"]).shape == (1, 32)
+    again = unmask.adapt(adapted.model, TEXTS, steps=1, console=False)
+    assert again.run.result.steps == 1
     with pytest.raises(UserError, match="the model to adapt has its own"):
         unmask.adapt(lm, TEXTS, width=8)
 
@@ -109,6 +118,40 @@ def test_results_print_themselves(lm):
     assert "probabilities" not in str(found)
     assert (len(found.to_frame()), "probabilities" in found.to_frame()) == (16, True)
     assert "<td>good</td>" in found._repr_html_() or "<td>bad</td>" in found._repr_html_()
+
+
+def test_what_a_text_model_says_prints_itself(lm):
+    model = unmask.load(lm)
+    for found, first in (
+        (model.fill(["the [MASK] fox", "a [MASK]"]), "Blanks filled in 2 texts"),
+        (model.score(X[:3]), "Pseudo-log-likelihood of 3 texts"),
+        (model.generate("the", length=2), "1 new texts"),
+        (unmask.zero_shot(model, X[:2], ["fox", "dog"]), "2 texts, labelled without training"),
+    ):
+        assert str(found).startswith(first)
+        assert isinstance(found, list)
+        assert len(found.to_frame()) == len(found)
+        assert json.loads(json.dumps(found)) == found
+    judged = unmask.evaluate(model, TEXTS)
+    assert isinstance(judged, dict)
+    rows, rule = judged.to_frame().set_index("figure"), f"always {judged['most_frequent']!r}"
+    assert f"accuracy at 1 {judged['accuracy_at_1']:.2f}" in " ".join(str(judged).split())
+    assert rows.loc["accuracy at 1", ["model", rule]].tolist() == [
+        judged["accuracy_at_1"],
+        judged["most_frequent_accuracy"],
+    ]
+    assert rows.loc["perplexity", "model"] == judged["perplexity"]
+    tuned = unmask.finetune(lm, ROWS, **SMALL)
+    found = unmask.evaluate(tuned.model, ROWS)
+    assert f"always {found['figures']['most_frequent']!r}" in str(found)
+    assert found.to_frame()["model"].iloc[0] == found["accuracy"]
+
+
+def test_fine_tuning_shows_how_far_it_is_unless_asked_not_to(lm, capsys):
+    unmask.finetune(lm, ROWS, **SMALL)
+    assert "step 1 " in capsys.readouterr().err
+    unmask.finetune(lm, ROWS, console=False, **SMALL)
+    assert capsys.readouterr().err == ""
 
 
 def test_predictions_are_written_too(lm, tmp_path):

@@ -319,6 +319,8 @@ def files_below(folder: str | Path, *, hidden: list[Path] | None = None) -> list
 def check_place(path: str | Path) -> Path:
     """A file's path, if its folder is there: asked before long work whose result goes there."""
     path = Path(path)
+    if str(path) == "-":
+        raise UserError("-: this is not written to standard output", hint="Give the name of a file to write.")
     if path.is_dir():
         raise UserError(f"{path}: a folder", hint="Give the name of a file to write.")
     if not path.parent.is_dir():

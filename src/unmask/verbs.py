@@ -20,6 +20,7 @@ from unmask.files import files_below, read_object
 from unmask.guessed import Guessed, also_called
 from unmask.plugins import resolve
 from unmask.registry import kind_of, load, modalities, modality, names
+from unmask.writing import with_labels
 
 TEXT_COLUMNS, EVENT_COLUMNS = {"text", "label", "labels", "id"}, {"subject_id", "time", "code"}
 EXAMINED = 200
@@ -44,6 +45,7 @@ def pretrain(data: Any, out: Any = None, *, kind: str | None = None, **options: 
 
 
 @also_called({}, **ARGUMENTS)
+@with_labels
 def finetune(model: Any, data: Any, out: Any = None, **options: Any) -> Any:
     """Fine-tune a model of any kind on labelled data: `unmask.text.finetune` and so on.
 
@@ -134,6 +136,7 @@ class Usable(Guessed):
         "summary": "print(model), or model.inspect()",
     }
 
+    @with_labels
     def finetune(self, data: Any, out: Any = None, **options: Any) -> Any:
         """Fine-tune a copy of this model: see `finetune` of its kind."""
         return function(self.kind, "finetune")(self, data, out, **options)

@@ -349,14 +349,10 @@ def makes_folder(function: Callable[P, R]) -> Callable[P, R]:
     place and is no path are the labels of the data, as scikit-learn has X and y.
     """
     signature = inspect.signature(function)
-    place = list(signature.parameters).index("out")
 
     @functools.wraps(function)
     def within(*args: P.args, **kwargs: P.kwargs) -> R:
-        if len(args) > place and ("out" in kwargs or len(args) > place + 1):  # X, y and then out
-            given = signature.bind(*args[: place - 1], args[place - 1 : place + 1], *args[place + 1 :], **kwargs)
-        else:
-            given = signature.bind(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
         out = given.arguments.get("out")
         if isinstance(out, str | os.PathLike):
             return function(*given.args, **given.kwargs)
@@ -368,8 +364,22 @@ def makes_folder(function: Callable[P, R]) -> Callable[P, R]:
         weakref.finalize(made, folder.cleanup)
         return made
 
-    within.takes_labels = True  # type: ignore[attr-defined]
-    return within
+    return with_labels(within)
+
+
+def with_labels(function: Callable[P, R]) -> Callable[P, R]:
+    """Of a verb with arguments `data` and `out`: labels may stand behind the data, as in X and y, and `out` then by
+    name or behind them."""
+    place = list(inspect.signature(function).parameters).index("out")
+
+    @functools.wraps(function)
+    def paired(*args: Any, **kwargs: Any) -> R:
+        if len(args) > place and ("out" in kwargs or len(args) > place + 1):
+            args = (*args[: place - 1], args[place - 1 : place + 1], *args[place + 1 :])
+        return function(*args, **kwargs)
+
+    paired.takes_labels = True  # type: ignore[attr-defined]
+    return paired  # type: ignore[return-value]
 
 
 @contextlib.contextmanager

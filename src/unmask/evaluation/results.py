@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from unmask.evaluation.card import Figure
@@ -64,11 +65,18 @@ class PredictedRows(Printed, list[dict[str, Any]]):
     Args:
         title: with {} for how many there are.
         hidden: names that are not printed.
+        about: how they were predicted, by name: it stands below them.
     """
 
-    def __init__(self, rows: Iterable[dict[str, Any]], title: str, hidden: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        rows: Iterable[dict[str, Any]],
+        title: str,
+        hidden: Collection[str] = (),
+        about: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         super().__init__(rows)
-        self.title, self.hidden = title, hidden
+        self.title, self.hidden, self.about = title, hidden, dict(about)
 
     def shown(self) -> Shown:
         """The first rows; `to_frame` has all, and all that they hold."""
@@ -78,7 +86,10 @@ class PredictedRows(Printed, list[dict[str, Any]]):
             title=self.title.format(f"{len(self):,}"),
             columns=columns,
             rows=[[_cell(row.get(name)) for name in columns] for row in self[:PRINTED]],
-            notes=[f"and {more:,} more: to_frame() has all"] if more > 0 else [],
+            notes=[
+                *([f"and {more:,} more: to_frame() has all"] if more > 0 else []),
+                *([", ".join(f"{name}: {value}" for name, value in self.about.items())] if self.about else []),
+            ],
         )
 
     def to_frame(self) -> Any:
@@ -94,7 +105,10 @@ def _cell(value: Any) -> Any:
     """A number, or a text that is not too long; a value of several parts in words."""
     if value is None or isinstance(value, int | float):
         return value
-    if isinstance(value, list) and value and isinstance(value[0], Mapping):  # entities
+    if isinstance(value, list) and value and isinstance(value[0], Mapping) and "candidates" in value[0]:  # blanks
+        best = ([f"{one['value']} {one['probability']:.1%}" for one in blank["candidates"][:3]] for blank in value)
+        value = "; ".join(", ".join(blank) for blank in best)
+    elif isinstance(value, list) and value and isinstance(value[0], Mapping):  # entities
         value = ", ".join(f"{one.get('text')!r}: {one.get('label', '')}" for one in value)
     elif isinstance(value, Mapping):
         parts = (f"{name} {part:.3g}" if isinstance(part, float) else f"{name} {part}" for name, part in value.items())

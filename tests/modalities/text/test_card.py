@@ -135,10 +135,11 @@ def test_evaluate_says_what_is_good_and_the_rule(model: Path, tmp_path: Path, ca
     held = write_corpus(tmp_path / "held.txt", 30)
     code, out, _ = run(capsys, "evaluate", model, held)
     assert code == 0
-    lines = {line.split()[0]: line for line in out.splitlines()}
-    assert "lower is better" in lines["loss"]
+    lines = {line[:13].strip(): line for line in out.splitlines()}
     assert "[" in lines["loss"]
-    assert "higher is better; always " in lines["accuracy_at_1"]
+    assert "always " in lines["figure"]
+    assert "lower is better: loss" in out
+    assert "higher is better: accuracy at 1" in out
     code, out, _ = run(capsys, "evaluate", model, held, "--json")
     found = json.loads(out)
     assert 0 < found["most_frequent_accuracy"] <= 1

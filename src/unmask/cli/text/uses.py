@@ -15,7 +15,6 @@ from unmask.cli import common, options
 from unmask.cli.common import Result, check_most, embedded, in_parts, on_stderr, scores
 from unmask.cli.options import flag
 from unmask.errors import UserError, first_of, option, quoted
-from unmask.evaluation.meanings import figure_lines
 from unmask.files import check_results, check_there, decoded, read_text, split_lines
 from unmask.registry import load
 from unmask.writing import write_json_lines
@@ -189,16 +188,7 @@ def evaluate(
     found = loaded.evaluate(
         texts, ratio=ratio, seed=seed, nelbo_draws=nelbo_draws, nelbo_tokens=nelbo_tokens, say=on_stderr
     )
-    shown = ["loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots"]
-    rule = f"always {found['most_frequent']!r}: {found['most_frequent_accuracy']:.4f}"
-    rules = {"accuracy_at_1": rule}
-    if nelbo_draws:
-        shown += ["nelbo", "nelbo_perplexity", "nelbo_bits_per_character", "nelbo_bits_per_byte"]
-        counted = f"tokens by their shares in {found['unigram_of']}"
-        rules["nelbo"] = f"{counted}: {found['unigram_nats']:.4f}"
-        rules["nelbo_perplexity"] = f"{counted}: {found['unigram_perplexity']:,.1f}"
-    lines = figure_lines(found, shown, rules=rules)
-    return Result(found, lines, loaded)
+    return Result(found, str(found).splitlines(), loaded)
 
 
 def _evaluate_pairs(loaded: Any, data: Sequence[str], most: int | None, seed: int) -> Result:
@@ -334,7 +324,7 @@ def zeroshot(
                 f"--words {pair!r}", hint=f"Expected LABEL=word,word with one of {', '.join(map(quoted, label))}."
             )
         verbalisers.setdefault(name, []).extend(w.strip() for w in listed.split(",") if w.strip())
-    rows, about = zero_shot(
+    rows = zero_shot(
         model,
         read_lines(data),
         label,
@@ -347,7 +337,7 @@ def zeroshot(
     if out is not None:
         write_json_lines(rows, out)
     lines = list(map(_line, rows)) if out is None else [out]
-    return Result({"results": rows, **about}, lines)
+    return Result({"results": rows, **rows.about}, lines)
 
 
 def _line(row: Mapping[str, Any]) -> str:

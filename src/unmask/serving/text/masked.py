@@ -213,7 +213,7 @@ def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> 
             # With scipy, which servers of vectors need not import.
             from unmask.modalities.text.tasks.zeroshot import zero_shot
 
-            rows, about = zero_shot(
+            rows = zero_shot(
                 model,
                 batch[0],
                 body["labels"],
@@ -222,7 +222,7 @@ def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> 
                 calibrate=body["calibrate"],
                 say=lambda line: warnings.append(line.removeprefix("warning: ")),
             )
-            whole.update({name: about[name] for name in ("method", "template", "calibrated", "cut")})
+            whole.update({name: rows.about[name] for name in ("method", "template", "calibrated", "cut")})
             return [rows]
 
         return Work(

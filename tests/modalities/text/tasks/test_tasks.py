@@ -324,25 +324,23 @@ def test_zero_shot_and_features(tmp_path):
 
     model = folder(tmp_path / "model")
     texts = ["The quick brown fox.", "a " * 200]
-    rows, about = zero_shot(
-        model, texts, ["good", "readers"], verbalisers={"good": ["rows", "lazy dog"]}, precision="fp32"
-    )
+    rows = zero_shot(model, texts, ["good", "readers"], verbalisers={"good": ["rows", "lazy dog"]}, precision="fp32")
     assert [r["text"] for r in rows] == texts
-    assert about["method"] == "masked prompt"
+    assert rows.about["method"] == "masked prompt"
     # Calibrated on the very text it is asked about, a prompt says nothing.
-    same, _ = zero_shot(model, texts[:1], ["rows", "readers"], priors=texts[:1], precision="fp32")
+    same = zero_shot(model, texts[:1], ["rows", "readers"], priors=texts[:1], precision="fp32")
     assert same[0]["probability"] == pytest.approx(0.5, abs=1e-5)
     # Over the batch every label is as likely as another: what is left is what sets the texts apart.
-    spread, about = zero_shot(model, texts, ["rows", "readers"], calibrate="batch", precision="fp32")
-    plain, _ = zero_shot(model, texts, ["rows", "readers"], calibrate="none", precision="fp32")
+    spread = zero_shot(model, texts, ["rows", "readers"], calibrate="batch", precision="fp32")
+    plain = zero_shot(model, texts, ["rows", "readers"], calibrate="none", precision="fp32")
     share = np.array([list(row["probabilities"].values()) for row in plain])
     level = share / share.mean(0)
     got = np.array([list(row["probabilities"].values()) for row in spread])
-    assert about["calibrated"] == "batch"
+    assert spread.about["calibrated"] == "batch"
     assert np.allclose(got, level / level.sum(1, keepdims=True), atol=1e-6)
     prompts = ["{text} It was [MASK].", "A [MASK] text. {text}"]
-    both, _ = zero_shot(model, texts, ["rows", "readers"], template=prompts, precision="fp32")
-    ones = [zero_shot(model, texts, ["rows", "readers"], template=p, precision="fp32")[0] for p in prompts]
+    both = zero_shot(model, texts, ["rows", "readers"], template=prompts, precision="fp32")
+    ones = [zero_shot(model, texts, ["rows", "readers"], template=p, precision="fp32") for p in prompts]
     odds = [
         [np.log(r["probabilities"]["rows"] / r["probabilities"]["readers"]) for r in rows] for rows in [both, *ones]
     ]
@@ -352,7 +350,7 @@ def test_zero_shot_and_features(tmp_path):
     nli = tmp_path / "nli"
     data = [("the fox", f"it is {i}", ("entailment", "contradiction")[i % 2]) for i in range(12)]
     finetune(model, data, task="classify", out=nli, **(FAST | {"epochs": 1}))
-    assert zero_shot(nli, ["the fox"], ["x", "y"])[1]["method"] == "entailment"
+    assert zero_shot(nli, ["the fox"], ["x", "y"]).about["method"] == "entailment"
     with pytest.raises(UserError, match="label ' ': empty"):
         zero_shot(nli, ["the fox"], ["x", " "], template="{label}")
     with pytest.raises(UserError, match="no blank"):

@@ -35,12 +35,12 @@ def nli(masked, tmp_path_factory):
 def test_texts_that_are_cut_are_told_of_and_counted(request, kind):
     said: list[str] = []
     texts = ["The quick brown fox.", LONG, LONG + "dog"]
-    _, about = zero_shot(request.getfixturevalue(kind), texts, LABELS, precision="fp32", say=said.append)
+    about = zero_shot(request.getfixturevalue(kind), texts, LABELS, precision="fp32", say=said.append).about
     assert about["cut"] == 2
     [line] = said
     assert line.startswith("warning: 2 of 3 texts are longer than ")
     assert line.endswith("tokens: their ends are not read")
-    _, about = zero_shot(request.getfixturevalue(kind), texts[:1], LABELS, precision="fp32", say=said.append)
+    about = zero_shot(request.getfixturevalue(kind), texts[:1], LABELS, precision="fp32", say=said.append).about
     assert (about["cut"], len(said)) == (0, 1)
 
 
@@ -52,8 +52,8 @@ def test_the_number_told_of_is_that_from_which_an_end_is_not_read(request, kind)
     room = int(said[0].split(" longer than ")[1].split()[0])
     ids = tokenizer.encode([LONG], specials=False)[0]
     fits, longer = (LONG[: ids.offsets[n - 1, 1]] for n in (room, room + 1))
-    rows, about = zero_shot(folder, [fits, longer], LABELS, precision="fp32")
-    assert about["cut"] == 1
+    rows = zero_shot(folder, [fits, longer], LABELS, precision="fp32")
+    assert rows.about["cut"] == 1
     assert rows[1]["probabilities"] == pytest.approx(rows[0]["probabilities"], abs=1e-6)
 
 
@@ -71,18 +71,18 @@ def test_blank_texts_have_no_label_and_change_none(request, kind, calibrate):
     folder, said = request.getfixturevalue(kind), []
     some, emoji = ["The quick brown fox.", "Stop."], "\N{GRINNING FACE}"
     texts = [some[0], "", some[1], " \n", emoji]
-    rows, _ = zero_shot(folder, texts, LABELS, calibrate=calibrate, precision="fp32", say=said.append)
+    rows = zero_shot(folder, texts, LABELS, calibrate=calibrate, precision="fp32", say=said.append)
     nothing = {"label": None, "probability": None, "probabilities": None}
     assert [rows[i] for i in (1, 3, 4)] == [{"text": text} | nothing for text in ("", " \n", emoji)]
     unknown, line = said
     assert unknown.startswith("warning: 1 of 5 texts hold words or characters that the model does not know")
     assert line.startswith("3 of 5 texts are blank or hold no token that the model knows (text 2, text 4, text 5)")
-    alone, _ = zero_shot(folder, some, LABELS, calibrate=calibrate, precision="fp32")
+    alone = zero_shot(folder, some, LABELS, calibrate=calibrate, precision="fp32")
     for found, one in zip([rows[0], rows[2]], alone, strict=True):
         assert found["probabilities"] == pytest.approx(one["probabilities"], abs=1e-6)
-    rows, about = zero_shot(folder, ["", " "], LABELS, calibrate=calibrate, precision="fp32")
+    rows = zero_shot(folder, ["", " "], LABELS, calibrate=calibrate, precision="fp32")
     assert [row["label"] for row in rows] == [None, None]
-    assert about["cut"] == 0
+    assert rows.about["cut"] == 0
 
 
 def test_a_label_without_words_and_a_template_without_room_are_refused(masked):
@@ -131,10 +131,10 @@ def test_labels_that_cannot_be_answers_are_refused(masked, labels, more, told):
 
 
 def test_a_word_for_a_label_is_a_word(masked):
-    listed = zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": ["quick"], "dog": ["lazy"]})[0]
-    assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": "quick", "dog": "lazy"})[0] == listed
+    listed = zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": ["quick"], "dog": ["lazy"]})
+    assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": "quick", "dog": "lazy"}) == listed
     shared = {"fox": ["quick", "brown"], "dog": ["lazy", "brown"]}  # they differ in one word
-    assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers=shared)[0][0]["label"] in ("fox", "dog")
+    assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers=shared)[0]["label"] in ("fox", "dog")
 
 
 def test_a_masked_lm_head_that_the_folder_lacks_is_asked_for_nothing(masked, tmp_path, capsys):

@@ -346,7 +346,7 @@ class TextAdaptation(Pretrainable[Adapted]):
 @also_called(REFUSED, **ARGUMENTS)
 @makes_folder
 def adapt(
-    model: str | Path,
+    model: str | Path | LoadedText,
     data: Any,
     out: str | Path | None = None,
     *,
@@ -361,6 +361,7 @@ def adapt(
     """Continue pretraining `model` on `data`.
 
     Args:
+        model: folder or hub name of a text model, or one that was loaded from there, which stays as it is.
         data: files, folders and globs, or texts in memory.
         out: run folder; left out, a temporary one, which lives as long as the result.
         settings, overrides: fields of `TextSettings`, as keywords (`steps=60`), a dict or an object; default:
@@ -380,6 +381,10 @@ def adapt(
     if replay and general is None:
         raise UserError(f"replay={replay} without general text", hint=f"Give {option('general')} FILE too.")
     assert out is not None  # of `makes_folder`
+    if isinstance(model, LoadedText):
+        if model.folder.path is None:
+            raise UserError("the model to adapt came from no folder", hint="Save it first: model.save(folder).")
+        model = model.folder.path
     if settings is None or isinstance(settings, Mapping):
         settings = adapt_settings({**(settings or {}), **overrides}, model)
     settings = settings_from(settings, settings, overrides, with_overrides)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from unmask.elsewhere import ARGUMENTS, REFUSED
 from unmask.errors import UserError, option
-from unmask.evaluation.results import PredictedRows
+from unmask.evaluation.results import JudgedFigures, PredictedRows
 from unmask.files import check_results
 from unmask.given import no_value
 from unmask.guessed import also_called
@@ -33,7 +33,7 @@ from unmask.modalities.text.tasks.held_out import group_notes, several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import TASKS
-from unmask.modalities.text.tasks.results import TaskRun
+from unmask.modalities.text.tasks.results import TaskRun, judged_shown
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.modalities.text.tasks.row_files import PARTS, Columns
 from unmask.modalities.text.tasks.scorers import merit
@@ -75,7 +75,7 @@ def finetune(
     checkpoints: bool = False,
     resume: bool = False,
     lenient: bool = False,
-    console: bool = False,
+    console: bool = True,
     say: Callable[[str], None] = warned,
     **overrides: Any,
 ) -> TaskRun:
@@ -260,7 +260,7 @@ def evaluate(
     say: Callable[[str], None] = warned,
     watch: Callable[[int, int], None] | None = None,
     **masked: Any,
-) -> dict[str, Any]:
+) -> JudgedFigures:
     """The task's metrics on labelled data, with a 95 % interval of its main one over items; of a model without a task
     how well it predicts hidden tokens of texts (`TextModel.evaluate`, whose other arguments `masked` are). `labels`:
     those of texts that stand apart from them.
@@ -283,10 +283,12 @@ def evaluate(
         given |= {"draws": None if draws == DRAWS else draws}
         if unread := [option(name, value) for name, value in given.items() if value is not None]:
             raise UserError(f"{', '.join(unread)} of queries and documents: nothing reads this", hint="Leave it out.")
-        return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision, say=say)
+        found = evaluate_retrieval(model, data, seed=seed, device=device, precision=precision, say=say)
+        return JudgedFigures(found, judged_shown)
     if not isinstance(model, TaskFolder) and models.task_named(model) is None:
         loaded: Any = model if isinstance(model, LoadedText) else load(model, device=device, precision=precision)
-        return dict(loaded.evaluate(texts_in(data), seed=seed, say=say, **masked))
+        of_tokens: JudgedFigures = loaded.evaluate(texts_in(data), seed=seed, say=say, **masked)
+        return of_tokens
     if masked:
         raise UserError(
             f"{', '.join(map(option, masked))} of a fine-tuned model: nothing reads this", hint="Leave it out."
@@ -304,7 +306,7 @@ def evaluate(
     predictions = predict_items(folder, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     low, high = metric_interval(task, predictions, items, draws=draws, seed=seed)
-    return {
+    judged = {
         "task": task.name,
         "metric": task.metric,
         "value": metrics[task.metric],
@@ -317,6 +319,7 @@ def evaluate(
         "device": str(folder.device),
         "precision": folder.precision,
     }
+    return JudgedFigures(judged, judged_shown)
 
 
 def seeds(
@@ -418,7 +421,7 @@ def compare_domain_adaptation(
             Path(scratch) / "adapted",
             settings=settings,
             general=general,
-            console=bool(options.get("console")),
+            console=bool(options.get("console", True)),
         )
         sides: dict[str, list[float]] = {}
         found: dict[str, dict[str, Any]] = {}

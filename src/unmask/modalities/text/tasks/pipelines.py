@@ -196,7 +196,7 @@ def zero_shot_classification(
         raise UserError("multi_label", hint="Labels exclude each other here: ask about one and its contrary.")
     labels = candidate_labels.split(",") if isinstance(candidate_labels, str) else candidate_labels or ()
     given = [label.strip() for label in labels]
-    rows, _ = zero_shot(model, inputs, given, template=template_of(hypothesis_template))
+    rows = zero_shot(model, inputs, given, template=template_of(hypothesis_template))
     found = []
     for row in rows:
         best = ranked(row)

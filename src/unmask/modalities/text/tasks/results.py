@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unmask.evaluation.card import Figure, figures_of
 from unmask.evaluation.metrics import Estimate
+from unmask.evaluation.results import figures_shown
 from unmask.evaluation.shown import Printed, Shown
 from unmask.training.job import ModelOfRun
 
@@ -33,6 +36,22 @@ class TaskRun(ModelOfRun, Printed, dict[str, Any]):
         notes = [line for line in self["lines"] if line.startswith(("warning", "trained on"))]
         rows = [(row["model"], _estimate(row), "kept" if row["kept"] else "") for row in rivals]
         return Shown(title=title, columns=("model", metric, ""), rows=rows, notes=notes, next_step=saved)
+
+
+def judged_shown(found: Mapping[str, Any]) -> Shown:
+    """What of a task's figures on labelled rows a person looks at, beside those of a rule without a model."""
+    ends, metrics = {found["metric"]: (found["low"], found["high"])}, found["metrics"]
+    figures = figures_of({**metrics, "intervals": ends}, list(metrics))
+    held = found.get("figures") or {}
+    if "most_frequent_accuracy" in held:
+        of = f"always {held['most_frequent']!r}"
+        figures.append(Figure(name="accuracy", value=held["most_frequent_accuracy"], of=of))
+    elif "by_label" in held:
+        rule = {f"f1_{how}": held["rule"][f"{how}_f1"] for how in ("micro", "macro")}
+        figures += figures_of(rule, list(rule), of="every label that occurs")
+    elif "rule" in held:
+        figures += figures_of(held["rule"], list(metrics), of=held["rule"]["name"])
+    return figures_shown(f"{found['task']}: {found['rows']:,} labelled rows, which are judged", figures)
 
 
 def _estimate(row: dict[str, Any]) -> Estimate:

@@ -18,6 +18,7 @@ import numpy as np
 from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError, either, first_of, option, quoted
+from unmask.evaluation.results import PredictedRows
 from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.registry import task_of
@@ -53,7 +54,7 @@ def zero_shot(
     device: str = "auto",
     precision: str = "auto",
     say: Callable[[str], None] = lambda line: None,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+) -> PredictedRows:
     """Label texts.
 
     Args:
@@ -69,8 +70,9 @@ def zero_shot(
             tokens, or nothing to read: blank ones, and those of unknown and special tokens alone.
 
     Returns:
-        (rows with text, label, probability and probabilities, in order, all but the text None where there is nothing
-        to read in it; method, template, calibrated, cut (texts whose ends were not read), device and precision).
+        A row per text with text, label, probability and probabilities, in order, all but the text None where there is
+        nothing to read in it. `about`: method, template, calibrated, cut (texts whose ends were not read), device and
+        precision.
 
     Raises:
         UserError: what is no text, fewer than two labels, a label without a word, labels of the same tokens, words for
@@ -144,7 +146,8 @@ def zero_shot(
         scores[readable] += found / len(templates)
     rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
     about = {"method": prompts.method, "template": templates, "calibrated": calibrate, "cut": cut}
-    return rows, about | {"device": str(prompts.model.device), "precision": prompts.model.precision}
+    about |= {"device": str(prompts.model.device), "precision": prompts.model.precision}
+    return PredictedRows(rows, "{} texts, labelled without training", hidden=["probabilities"], about=about)
 
 
 class Prompts:

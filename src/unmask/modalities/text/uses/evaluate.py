@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ from unmask.core.batch import Example
 from unmask.core.inference import packed_batches
 from unmask.core.score import bound, scorable
 from unmask.errors import UserError
+from unmask.evaluation.card import Figure, figures_of
 from unmask.evaluation.metrics import bootstrap_mean, by_frequency, by_position, masked_metrics, plain
+from unmask.evaluation.results import figures_shown
+from unmask.evaluation.shown import Shown
 from unmask.modalities.text.network.card import most_frequent_token
 from unmask.modalities.text.network.folder import LoadedText
 from unmask.modalities.text.tokens.batches import measuring_corruption, text_example
@@ -91,6 +94,20 @@ def evaluate(
     figures = plain(masked_metrics(p, r, d, seed=seed) | rule)
     about = {"rows": len(texts), "unknown_share": unknown}
     return about | figures | {"most_frequent": model.tokenizer.token(best)} | named
+
+
+def judged_shown(found: Mapping[str, Any]) -> Shown:
+    """What of the figures on hidden tokens a person looks at."""
+    bits = ("nelbo_bits_per_character", "nelbo_bits_per_byte")
+    names = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "nelbo", "nelbo_perplexity", *bits)
+    always = f"always {found['most_frequent']!r}"
+    rules = [Figure(name="accuracy_at_1", value=found["most_frequent_accuracy"], of=always)]
+    if "nelbo" in found:
+        shares = f"tokens by their shares in {found['unigram_of']}"
+        rules += [Figure(name="nelbo", value=found["unigram_nats"], of=shares)]
+        rules += [Figure(name="nelbo_perplexity", value=found["unigram_perplexity"], of=shares)]
+    title = f"{found['rows']:,} texts, {found['hidden_slots']:,} of their tokens hidden and predicted, in nats"
+    return figures_shown(title, [*figures_of(found, names), *rules])
 
 
 def windows(model: LoadedText, texts: Sequence[str]) -> tuple[list[Example], list[int]]:

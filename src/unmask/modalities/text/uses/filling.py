@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from string import whitespace
 from typing import Any
 
@@ -19,6 +19,7 @@ from unmask.core.fill import answers as answered
 from unmask.core.inference import packed_batches
 from unmask.core.score import score
 from unmask.errors import UserError, check_choice, check_whole, first_of
+from unmask.evaluation.results import PredictedRows
 from unmask.guessed import also_called
 from unmask.modalities.text.network.folder import LoadedText
 from unmask.modalities.text.reading.sources import listed
@@ -42,7 +43,7 @@ def fill(
     seed: int = 0,
     candidates: Sequence[str] | None = None,
     longest: int = 1,
-) -> list[dict[str, Any]]:
+) -> PredictedRows:
     """Fill the blanks of texts.
 
     Args:
@@ -70,16 +71,16 @@ def fill(
     candidates = None if candidates is None else listed(candidates, "candidates")
     masked = _with_blanks(model, texts, one_for="candidates" if candidates else "answers" if longest > 1 else "")
     if candidates:
-        return [compare(model, text, shown, candidates) for text, shown in zip(masked, texts, strict=True)]
+        return _filled(compare(model, text, shown, candidates) for text, shown in zip(masked, texts, strict=True))
     if longest > 1:
         model.check_lengths([len(ids) + longest - 1 for ids in model.tokenizer.ids(masked)], texts)
         found = {text: answers(model, text, lengths=range(1, longest + 1), top=top) for text in texts}
-        return [
+        return _filled(
             {"text": text}
             | {k: found[text][0][k] for k in ("filled", "log_probability")}
             | {"slots": [{"candidates": found[text]}]}
             for text in texts
-        ]
+        )
     examples = blank_examples(model, masked)
     blanks = [np.flatnonzero(e.values["token"] == model.tokenizer.mask_id) for e in examples]
 
@@ -106,7 +107,7 @@ def fill(
             temperature=temperature,
             generator=torch.Generator(device=model.device).manual_seed(seed),
         )
-    return [
+    return _filled(
         {
             "text": text,
             "filled": write_blanks(model.tokenizer, shown, one.new.tolist()),
@@ -114,7 +115,11 @@ def fill(
             "log_probability": math.fsum(one.log_prob.tolist()),
         }
         for text, shown, one in zip(texts, masked, filled, strict=True)
-    ]
+    )
+
+
+def _filled(rows: Iterable[dict[str, Any]]) -> PredictedRows:
+    return PredictedRows(rows, "Blanks filled in {} texts", hidden=["text", "log_probability"])
 
 
 def answers(

@@ -20,6 +20,7 @@ import torch
 
 from unmask.core.fill import FilledExample, Order, fill_examples
 from unmask.errors import UserError, check_choice, check_whole, option
+from unmask.evaluation.results import PredictedRows
 from unmask.guessed import also_called
 from unmask.modalities.text.uses.filling import (
     BLANK,
@@ -53,7 +54,7 @@ def generate(
     remask: float = 0.0,
     remask_by: Literal["random", "confidence"] = "random",
     seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> PredictedRows:
     """Draw texts: all tokens are hidden but those of `prefix` and `suffix`, and filled in a few at a time.
 
     Args:
@@ -112,7 +113,7 @@ def generate(
         remask_by=remask_by,
         generator=draw,
     )
-    return [
+    rows = [
         {
             "text": write_blanks(model.tokenizer, text, one.new.tolist()),
             "generated": words_of(model.tokenizer, one.new.tolist()),
@@ -121,6 +122,7 @@ def generate(
         }
         for text, one in zip(texts, filled, strict=True)
     ]
+    return PredictedRows(rows, "{} new texts", hidden=["generated"])
 
 
 def shown_little(model: LoadedText) -> str | None:

@@ -17,6 +17,7 @@ from unmask.core.embed import embed
 from unmask.core.score import Score, score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError, check_choice
+from unmask.evaluation.results import JudgedFigures, PredictedRows
 from unmask.modalities.text.network.folder import LoadedText, load_folder, save_folder
 from unmask.modalities.text.network.sentence_files import write_sentences
 from unmask.modalities.text.network.sentence_vectors import prompted
@@ -78,7 +79,7 @@ class TextModel(LoadedText, Usable):
     generate = generating.generate
     answers = filling.answers
 
-    def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> list[dict[str, Any]]:
+    def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> PredictedRows:
         """Pseudo-log-likelihood of texts: text, score (nats, summed), slots (tokens scored), unscored (tokens that are
         not), perplexity; score and perplexity are None where nothing is scored.
 
@@ -91,10 +92,11 @@ class TextModel(LoadedText, Usable):
         with self.context():
             examples = self.examples(texts)
             found = score(self.model, examples, slots=self.slots, mode=mode)  # type: ignore[arg-type]
-        return [
+        rows = [
             {"text": text, **scored(self.tokenizer, example, one)}
             for text, example, one in zip(texts, examples, found, strict=True)
         ]
+        return PredictedRows(rows, "Pseudo-log-likelihood of {} texts, in nats: the higher, the more natural")
 
     @property
     def embedded_slots(self) -> int:
@@ -200,9 +202,9 @@ class TextModel(LoadedText, Usable):
         first, second = (x if hasattr(x, "shape") else self.embed(x) for x in (texts, others))
         return np.asarray(self.folder.sentences.similarity(np.atleast_2d(first), np.atleast_2d(second)))
 
-    def zero_shot(self, texts: str | Sequence[str], labels: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+    def zero_shot(self, texts: str | Sequence[str], labels: Sequence[str], **options: Any) -> PredictedRows:
         """Label texts without training: see `unmask.zero_shot`."""
-        rows: list[dict[str, Any]] = resolve("unmask.text:zero_shot")(self, texts, labels, **options)[0]
+        rows: PredictedRows = resolve("unmask.text:zero_shot")(self, texts, labels, **options)
         return rows
 
     @property
@@ -232,7 +234,7 @@ class TextModel(LoadedText, Usable):
         nelbo_draws: int = 4,
         nelbo_tokens: int | None = 16_384,
         say: Callable[[str], None] = lambda line: None,
-    ) -> dict[str, Any]:
+    ) -> JudgedFigures:
         """Loss, perplexity and accuracy on hidden tokens and a bound on the likelihood of the texts (see
         `unmask.modalities.text.uses.evaluate`; `nelbo_draws=0` leaves it out); of a model that was fine-tuned the
         figures of its task on labelled data (`unmask.text.evaluate`).
@@ -243,13 +245,13 @@ class TextModel(LoadedText, Usable):
             say: called with how many tokens the tokenizer does not know, where it is more than one in a thousand, and
                 how many texts hold special tokens.
         """
-        from unmask.modalities.text.uses.evaluate import evaluate, likelihood, training_frequencies
+        from unmask.modalities.text.uses.evaluate import evaluate, judged_shown, likelihood, training_frequencies
 
         if resolve("unmask.modalities.text.tasks.model:task_named")(self):
             usual = {"ratio": ratio == 0.15, "frequencies": frequencies is None}
             usual |= {"nelbo_draws": nelbo_draws == 4, "nelbo_tokens": nelbo_tokens == 16_384}
             unread = {name: True for name, same in usual.items() if not same}  # which it refuses by name
-            judged: dict[str, Any] = resolve("unmask.text:evaluate")(self, texts, labels, seed=seed, say=say, **unread)
+            judged: JudgedFigures = resolve("unmask.text:evaluate")(self, texts, labels, seed=seed, say=say, **unread)
             return judged
         if labels is not None:
             raise UserError("labels of a model without a task", hint="Fine-tune it: model.finetune(texts, labels).")
@@ -259,10 +261,12 @@ class TextModel(LoadedText, Usable):
         if frequencies is None and self.folder.path is not None:
             frequencies = training_frequencies(self.folder.path, self.tokenizer.vocab_size)
         found = evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies, say=say)
-        if not nelbo_draws:
-            return found
-        more = likelihood(self, texts, draws=nelbo_draws, most_tokens=nelbo_tokens, seed=seed, frequencies=frequencies)
-        return found | more | {"intervals": found["intervals"] | more["intervals"]}
+        if nelbo_draws:
+            more = likelihood(
+                self, texts, draws=nelbo_draws, most_tokens=nelbo_tokens, seed=seed, frequencies=frequencies
+            )
+            found |= more | {"intervals": found["intervals"] | more["intervals"]}
+        return JudgedFigures(found, judged_shown)
 
     def inspect(self) -> dict[str, Any]:
         """Parameters, context, FLOPs per token, memory by precision."""
