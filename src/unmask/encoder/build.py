@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from unmask.encoder.attention import AttentionLayout
-from unmask.encoder.block_sparse import BlockSparseEncoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.disentangled import DisentangledEncoder
 from unmask.encoder.full import SelfAttention
 from unmask.encoder.kinds import GroupedQuery, RelativeBias
-from unmask.encoder.local_global import LocalEncoder, LocalGlobalEncoder
+from unmask.encoder.local_global import BlockSparseEncoder, LocalEncoder, LocalGlobalEncoder
 from unmask.encoder.transformer import Encoder
 from unmask.kernels.inference_attention import InferenceAttention
 

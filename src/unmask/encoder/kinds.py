@@ -104,7 +104,7 @@ class RelativeBias(AttentionKind):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSparse(AttentionKind):
-    """Blocks of slots see a few blocks (BigBird: Zaheer et al. 2020; `block_sparse.py`).
+    """Blocks of slots see a few blocks (BigBird: Zaheer et al. 2020; `local_global.py`).
 
     Args:
         block: slots per block.

@@ -22,8 +22,8 @@ from unmask.evaluation.shown import Printed, Shown
 from unmask.files import check_weights
 from unmask.guessed import Guessed, also_called
 from unmask.kernels.threads import one_core
-from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
+from unmask.modalities.table.distribution.network import build_network
 from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.fitting.cell_table import CellTable, FittedTable
 from unmask.modalities.table.fitting.fit import Fit

@@ -8,8 +8,7 @@ import pytest
 
 from unmask import MultipleImputation
 from unmask.modalities.table.model import TableModel
-from unmask.modalities.table.survival.drawn_cox import draw_hazard
-from unmask.modalities.table.survival.estimators import fit_cox
+from unmask.modalities.table.survival.estimators import draw_hazard, fit_cox
 
 SLOPE = 0.9
 

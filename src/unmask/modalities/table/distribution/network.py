@@ -7,10 +7,13 @@ Shape letters: rows, slots (columns), members, width, state, dims.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -18,13 +21,16 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import corrupt
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
 from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps
-from unmask.modalities.table.distribution.codec import TableCodec
+from unmask.modalities.table.distribution.codec import Coding, TableCodec
 from unmask.modalities.table.distribution.discriminant import SURE, discriminant, log_odds
-from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, FactorModel
-from unmask.modalities.table.distribution.linear_dims import Dims
+from unmask.modalities.table.distribution.factor_analysis import Dims, FactorAnalysis, FactorModel
+from unmask.modalities.table.distribution.mcm import FilterModel
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
 from unmask.modalities.table.distribution.table_network import TableNetwork, Trunk
+from unmask.modalities.table.recipes import TableSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,3 +380,40 @@ def by_column(
     states = state.index_select(1, rows).view(members * len(which), AT_ONCE, state.shape[-1])
     heads = head.permute(0, 2, 1, 3)[:, which].flatten(0, 1)
     return torch.bmm(states, heads).view(members, len(rows), each).index_select(1, place)
+
+
+def build_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings) -> TableNetwork:
+    """A network with random weights made from the seed alone; it has no linear part yet."""
+    with seeded(settings.train.seed):
+        if settings.network == "cells":
+            return _cell_model(codings, settings)
+        if settings.network == "filter":
+            return FilterModel(codings, settings.width, "l1" if settings.loss == "l1" else "mse")
+        trunk = Trunk(len(codings), settings)
+        codec = TableCodec(codings, width=settings.cell, state=settings.width, members=settings.members)
+        return RowModel(codec, trunk, Dims(codings, moments))
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's random numbers from a seed; afterwards they go on as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _cell_model(codings: list[Coding], settings: TableSettings) -> TableNetwork:
+    encoder = EncoderConfig(
+        width=settings.width,
+        layers=settings.layers,
+        feedforward=MLP(inner=4 * settings.width),
+        heads=settings.heads,
+        norm=Norm(placement="pre", epsilon=1e-5),
+        positions=SinCos(),
+        dropout=settings.dropout,
+    )
+    decoder = None
+    if settings.architecture == "visible_only":
+        decoder = dataclasses.replace(encoder, layers=max(1, settings.layers * 2 // 3))
+    codec = TableCodec(codings, width=settings.width, state=settings.width)
+    return TableNetwork(codec, make_encoder(encoder), decoder)

@@ -19,8 +19,7 @@ from scipy.special import ndtr
 from unmask.core.hashing import Salt
 from unmask.modalities.table.distribution.cells import Cells, moments_of, sampled, to_cells
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, FactorModel, fit_factors
-from unmask.modalities.table.distribution.linear_dims import Dims
+from unmask.modalities.table.distribution.factor_analysis import Dims, FactorAnalysis, FactorModel, fit_factors
 from unmask.modalities.table.distribution.scale import BinScale, fit_scale
 from unmask.modalities.table.recipes import TableSettings
 

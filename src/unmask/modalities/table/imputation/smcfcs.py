@@ -24,7 +24,7 @@ from unmask.modalities.table.imputation.formula import Formula, entry_of
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
 from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale, written
 from unmask.modalities.table.recipes import settings_of
-from unmask.modalities.table.survival.drawn_cox import Hazard, draw_hazard
+from unmask.modalities.table.survival.estimators import Hazard, draw_hazard
 
 BLOCK, TRIES = 8192, 128
 """Proposals judged at once over all rows, and proposals of a row before it moves by slice sampling."""
