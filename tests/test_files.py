@@ -8,16 +8,24 @@ import os
 from pathlib import Path
 
 import pytest
+import safetensors.numpy
 
 from unmask import memory
 from unmask.errors import UserError
-from unmask.files import check_place, files_below, json_text, read_text
+from unmask.files import check_place, damaged, files_below, json_text, read_text
 from unmask.writing import demo_folder, written, written_folder
 
 
 def fails_after(path: Path, error: Exception) -> None:
     path.write_text("half of what is ne")
     raise error
+
+
+def test_weights_that_cannot_be_read_are_the_fault_of_their_folder():
+    with pytest.raises(UserError, match="model: damaged"), damaged("model"):
+        safetensors.numpy.load(b"no tensors")
+    with pytest.raises(ModuleNotFoundError), damaged("model"):
+        raise ModuleNotFoundError("a package")
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path):

@@ -162,30 +162,20 @@ def by_band(
     key: ArrayLike,
     edges: Sequence[float] | NDArray[Any],
     groups: ArrayLike,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str],
     *,
     seed: int = 0,
 ) -> list[Band]:
     """The mean of `values` within bands of `key`, each with its interval, which resamples `groups`. k rising inner
     `edges` make k + 1 bands, the first and the last open-ended; a key equal to an edge falls into the band above it.
-    The bands are named by their edges, unless `labels` has a name for each.
+    `labels` are the names of the bands.
 
-    >>> [(b.label, b.estimate.value) for b in by_band([0, 1, 1], [1, 5, 9], [3, 9], groups=[0, 1, 2])]
-    [('< 3', 0.0), ('3 to 9', 1.0), ('≥ 9', 1.0)]
+    >>> [(b.label, b.estimate.value) for b in by_band([0, 1, 1], [1, 5, 9], [5], [0, 1, 2], ["few", "many"])]
+    [('few', 0.0), ('many', 1.0)]
     """
-    value, keys, border = np.asarray(values).ravel(), np.asarray(key).ravel(), np.asarray(edges).ravel()
-    group = np.asarray(groups).ravel()
-    if not len(value) == len(keys) == len(group):
-        raise ValueError(f"values, key and groups differ in length: {len(value)}, {len(keys)}, {len(group)}")
-    if np.isnan(keys.astype(np.float64)).any():
-        raise ValueError("key holds NaN: such slots belong to no band; leave them out first")
-    if (np.diff(border) <= 0).any():
-        raise ValueError(f"edges must rise, got {border.tolist()}")
-    names = _labels(border) if labels is None else list(labels)
-    if len(names) != len(border) + 1:
-        raise ValueError(f"{len(border)} edges make {len(border) + 1} bands, got {len(names)} labels")
-    band = np.searchsorted(border, keys, side="right")
-    return [Band(name, bootstrap_mean(value[band == i], group[band == i], seed=seed)) for i, name in enumerate(names)]
+    value, group = np.asarray(values).ravel(), np.asarray(groups).ravel()
+    band = np.searchsorted(edges, np.asarray(key).ravel(), side="right")
+    return [Band(name, bootstrap_mean(value[band == i], group[band == i], seed=seed)) for i, name in enumerate(labels)]
 
 
 def by_frequency(
@@ -237,13 +227,6 @@ def _resampled_ratios(
         with np.errstate(divide="ignore", invalid="ignore"):  # a resample of weightless groups only
             ratios.append(top[chosen].sum(1) / bottom[chosen].sum(1))
     return np.concatenate(ratios)
-
-
-def _labels(edges: NDArray[Any]) -> list[str]:
-    if not len(edges):
-        return ["all"]
-    inner = [f"{a:g} to {b:g}" for a, b in pairwise(edges)]
-    return [f"< {edges[0]:g}", *inner, f"≥ {edges[-1]:g}"]
 
 
 def _exp(value: float) -> float:

@@ -289,8 +289,8 @@ def test_what_a_clinician_reads_of_errors():
     assert sum(r["points"] for r in rows) == 600  # type: ignore[misc]
     for row in rows:
         predicted, observed = row["predicted"], row["observed"]
-        assert predicted[0] - observed[0] == pytest.approx(1)  # type: ignore[index]
-        assert observed[1] < observed[0] < observed[2]  # type: ignore[index]
+        assert predicted.value - observed.value == pytest.approx(1)
+        assert observed.low < observed.value < observed.high
 
 
 def test_the_audit_asks_of_numbers_whether_they_are_high():

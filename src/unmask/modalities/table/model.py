@@ -19,7 +19,7 @@ from unmask.elsewhere import FITTING
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
 from unmask.evaluation.shown import Printed, Shown
-from unmask.files import check_weights
+from unmask.files import check_weights, damaged
 from unmask.guessed import Guessed, also_called
 from unmask.kernels.threads import one_core
 from unmask.modalities.table.distribution.codec import Coding
@@ -402,18 +402,13 @@ class TableModel(FittedTable, Guessed, Printed):
 
 def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> TableModel:
     """A table model from its folder. Tables run on the CPU in fp32, whatever is asked: they are small."""
-    from safetensors import SafetensorError
-
     folder = Path(folder)
     brought_to_an_end(folder)
     for name in FILES:
         if not (folder / name).is_file():
             raise UserError(f"{folder}: no {name}", hint="Expected a folder written by `unmask pretrain table`.")
-    try:
+    with damaged(folder):
         return _loaded(folder)
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else error
-        raise UserError(f"{folder}: damaged ({what})", hint="Copy or fit the model again.") from None
 
 
 def _loaded(folder: Path) -> TableModel:

@@ -1,4 +1,5 @@
-"""The checks of `audit` that concern events alone. Memory grows by 16 bytes per subject, a digest of each history."""
+"""The checks of `audit` that concern events alone. Memory grows by 24 bytes per subject: a digest of each history, a
+time."""
 
 from __future__ import annotations
 
@@ -14,12 +15,10 @@ import numpy as np
 from unmask.errors import option
 from unmask.modalities.events.audit.findings import (
     DAY,
-    LATEST,
     MIDNIGHT,
     SHOWN,
     AuditFinding,
     DatedTally,
-    EventBlock,
     Tally,
     block_of,
     blocks,
@@ -28,6 +27,7 @@ from unmask.modalities.events.audit.findings import (
     most_frequent,
     ranked,
 )
+from unmask.modalities.events.records.cuts import first_event_times, first_times
 from unmask.modalities.events.records.encounters import encounters, extents, own_events
 from unmask.modalities.events.records.histories import FEWEST
 from unmask.modalities.events.records.meds import BIRTH, DEATH, OBSERVATION_END, STATIC, Events
@@ -43,21 +43,13 @@ CODED = re.compile(r"^(CONDITION|DIAG\w*|DRG|ICD\w*)(//|$)")
 """Codes that are written for billing when an encounter is over."""
 
 
-def _first(block: EventBlock, chosen: np.ndarray) -> np.ndarray:
-    """(events,) time of the first chosen event of each one's subject, the largest number where there is none."""
-    number = block.subject - block.subject[0]
-    first = np.full(int(number[-1]) + 1, LATEST)
-    np.minimum.at(first, number[chosen], block.time[chosen])
-    return first[number]
-
-
 def midnights(events: Events) -> Iterator[AuditFinding]:
     """Codes whose events stand at midnight: dates taken for times, visible up to a day before they happened. A
     subject's first time stamp does not count: records are often counted from a nominal midnight."""
-    birth, counted, night = events.begins(BIRTH), Tally(len(events.codes)), Tally(len(events.codes))
+    birth, first = events.begins(BIRTH), first_event_times(events)
+    counted, night = Tally(len(events.codes)), Tally(len(events.codes))
     for block in blocks(events):
-        timed = (block.time != STATIC) & ~birth[block.code]
-        later = timed & (block.time != _first(block, timed))
+        later = (block.time != STATIC) & ~birth[block.code] & (block.time != first[block.subject])
         counted.add(block, later)
         night.add(block, later & (block.time % DAY == 0))
     share = night.count / np.maximum(counted.count, 1)
@@ -91,11 +83,9 @@ def after_death(events: Events) -> Iterator[AuditFinding]:
     if not death.any():
         return
     same_day, rest, late, dead = (Tally(len(events.codes)) for _ in range(4))
+    first = first_times(events, lambda time, code: (time != STATIC) & death[code])
     for block in blocks(events):
-        die = death[block.code] & (block.time != STATIC)
-        if not die.any():
-            continue
-        died = _first(block, die)
+        die, died = death[block.code] & (block.time != STATIC), first[block.subject]
         behind = (block.time > died) & ~die & ~ended[block.code]
         midnight = behind & (died % DAY == 0) & (block.time - died < DAY)
         same_day.add(block, midnight)

@@ -12,7 +12,8 @@ import polars as pl
 from markupsafe import Markup
 
 from unmask.evaluation.charts import line_chart, table
-from unmask.evaluation.resampling import Ranking, bootstrap_count_blocks, percentile_interval
+from unmask.evaluation.metrics import bootstrap_mean
+from unmask.evaluation.resampling import FEWEST, Ranking
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.outcome.scoring import bins_of, calibration_line
 from unmask.modalities.events.records.histories import Histories
@@ -174,32 +175,20 @@ def thresholds(
 ) -> list[dict[str, Any]]:
     """Sensitivity, specificity, positive and negative predictive value where everyone at or above a threshold is
     flagged, each with its 95 % interval over resampled patients; None where it is not defined. The thresholds are
-    fixed: none was chosen on these labels. Shares of few patients have no interval (`percentile_interval`)."""
-    again, number = bootstrap_count_blocks(patients, draws, seed)
-    times = [some.astype(np.float64) for some in again]  # (some draws, patients)
+    fixed: none was chosen on these labels. Shares of fewer patients than `FEWEST` have no interval."""
     out = []
     for cut in THRESHOLDS:
-        flag = (p >= cut).astype(float)
-        shares = {
-            "sensitivity": (flag * y, y),
-            "specificity": ((1 - flag) * (1 - y), 1 - y),
-            "ppv": (flag * y, flag),
-            "npv": ((1 - flag) * (1 - y), 1 - flag),
-        }
+        flag = p >= cut
+        shares = {"sensitivity": (flag, y), "specificity": (~flag, 1 - y), "ppv": (y, flag), "npv": (1 - y, ~flag)}
         row: dict[str, Any] = {"threshold": cut, "flagged": int(flag.sum()), "share": float(flag.mean())}
-        for name, (top, bottom) in shares.items():
-            # Of each patient all points together: whole patients are drawn.
-            tops, bottoms = (np.bincount(number, part) for part in (top, bottom))
-            value = float(_ratio(tops.sum(), bottoms.sum()))
-            drawn = np.concatenate([_ratio(some @ tops, some @ bottoms) for some in times])
-            row[name] = None if not np.isfinite(value) else value
-            row[f"{name}_interval"] = percentile_interval(drawn, int(np.count_nonzero(bottoms)))
+        for name, (hits, among) in shares.items():
+            here = among > 0
+            found = bootstrap_mean(hits[here], patients[here], draws=draws, seed=seed)
+            row[name] = None if np.isnan(found.value) else found.value
+            few = len(np.unique(patients[here])) < FEWEST
+            row[f"{name}_interval"] = None if few else [found.low, found.high]
         out.append(row)
     return out
-
-
-def _ratio(top: np.ndarray | float, bottom: np.ndarray | float) -> np.ndarray:
-    return np.where(bottom > 0, top / np.maximum(bottom, 1e-12), np.nan)
 
 
 def threshold_table(rows: list[dict[str, Any]]) -> Markup:

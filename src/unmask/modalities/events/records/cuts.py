@@ -21,9 +21,13 @@ ROWS = 4_000_000
 def without_events(events: Events, points: Labels) -> np.ndarray:
     """(points,) whether a point lies before the first event of its patient that has a time, birth apart: nothing but
     facts without a time is known then."""
+    return points.time < first_event_times(events)[points.subject]
+
+
+def first_event_times(events: Events) -> np.ndarray:
+    """(subjects,) time of the first event that has one, birth apart; `NEVER` where none has."""
     birth = events.begins(BIRTH)
-    first = first_times(events, lambda time, code: (time != STATIC) & ~birth[code])
-    return points.time < first[points.subject]
+    return first_times(events, lambda time, code: (time != STATIC) & ~birth[code])
 
 
 def after_death(events: Events, points: Labels) -> np.ndarray:

@@ -17,7 +17,7 @@ from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rota
 from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError, either
 from unmask.evaluation.card import add_card
-from unmask.files import check_weights
+from unmask.files import check_weights, damaged
 from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.outcome.outcome import OutcomeHead
 from unmask.modalities.events.outcome.targets import from_dict
@@ -139,32 +139,22 @@ def load_folder(path: str | Path) -> EventFolder:
     """Load what `save_folder` wrote."""
     path = Path(path).expanduser()
     brought_to_an_end(path)
-    try:
+    with damaged(path):
         about = json.loads((path / "unmask.json").read_text(encoding="utf-8"))
         if about.get("format") != FORMAT:
             raise UserError(
                 f"{path}: written by another version, whose network is another one", hint="Pretrain it again."
             )
+        check_weights(path, about)
+        weights = read_weights(path / "model.safetensors")
         settings = with_overrides(EventSettings(), about["events"])
         vocabulary = Vocabulary.from_dict(about["vocabulary"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path / 'unmask.json'}: not of an event model ({error})", hint="Copy the folder again."
-        ) from None
-    check_weights(path, about)
-    weights = read_weights(path / "model.safetensors")
-    model = new_model(settings, len(vocabulary))
-    try:
+        model = new_model(settings, len(vocabulary))
         head = OutcomeHead(**about["head"]) if "head" in about else None
         tuned = Tuned(model, from_dict(about["outcome"]["target"]).outputs) if about.get("tuned") else None
         for name, part in (("model.", model), ("head.", head), ("tuned.", tuned)):
             if part is not None:
                 part.load_state_dict({k.removeprefix(name): v for k, v in weights.items() if k.startswith(name)})
-    except (RuntimeError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{path / 'model.safetensors'}: does not fit unmask.json ({str(error).splitlines()[0]})",
-            hint="Copy the folder again.",
-        ) from None
     return EventFolder(
         model=model.eval(),
         vocabulary=vocabulary,

@@ -14,9 +14,9 @@ from markupsafe import Markup
 from unmask.errors import quoted
 from unmask.evaluation.charts import line_chart, scatter_chart, table
 from unmask.evaluation.charts import number as amount
+from unmask.evaluation.metrics import bootstrap_mean
 from unmask.evaluation.report import Report
 from unmask.evaluation.resampling import FEWEST as FEWEST_CASES
-from unmask.evaluation.resampling import bootstrap_count_blocks
 from unmask.modalities.events.outcome import clinical
 from unmask.modalities.events.outcome.scoring import FIGURES, scored
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent
@@ -271,6 +271,7 @@ def _draw_timeline(
 
 
 RANGES = 5
+ENDS = ("value", "low", "high")
 POINTS = 500
 """Points drawn, evenly taken."""
 
@@ -336,8 +337,8 @@ def in_words(y: np.ndarray, seen: np.ndarray, target: NumberTarget) -> str:
 
 
 def ranges(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray) -> list[dict[str, Any]]:
-    """For points in `RANGES` of equal count by some number: count, means, mean error and share within the interval,
-    each as (value, low, high)."""
+    """For points in `RANGES` of equal count by some number: count; and means, mean error and share within the interval,
+    as estimates whose intervals resample patients."""
     out = []
     edges = np.unique(np.quantile(by, np.linspace(0, 1, RANGES + 1)))
     part = np.clip(np.searchsorted(edges, by, side="right") - 1, 0, max(len(edges) - 2, 0))
@@ -347,17 +348,8 @@ def ranges(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray
         columns = {"predicted": seen[selected, 0], "observed": y[selected], "off": np.abs(y - seen[:, 0])[selected]}
         if seen.shape[1] > 1:
             columns["held"] = ((y >= seen[:, 1]) & (y <= seen[:, 2]))[selected]
-        out.append(row | {name: _mean(column, patients[selected]) for name, column in columns.items()})
+        out.append(row | {name: bootstrap_mean(column, patients[selected]) for name, column in columns.items()})
     return out
-
-
-def _mean(values: np.ndarray, patients: np.ndarray, draws: int = 300) -> tuple[float, float, float]:
-    """Mean, and the ends of its 95 % interval over resampled patients."""
-    again, number = bootstrap_count_blocks(patients, draws, 0)
-    total, count = np.bincount(number, values), np.bincount(number)
-    drawn = np.concatenate([(some @ total) / np.maximum(some @ count, 1) for some in again])
-    low, high = np.quantile(drawn, [0.025, 0.975]) if len(total) > 1 else (np.nan, np.nan)
-    return float(values.mean()), float(low), float(high)
 
 
 def range_table(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray) -> Markup:
@@ -366,8 +358,8 @@ def range_table(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.nd
         cells = [f"{amount(row['from'])} to {amount(row['to'])}", row["points"]]
         for name in ("predicted", "observed", "off", "held"):
             if name in row:
-                shown = [amount(number, percent=name == "held") for number in row[name]]
-                cells.append(shown[0] if np.isnan(row[name][1]) else f"{shown[0]} ({shown[1]} to {shown[2]})")
+                value, low, high = (amount(getattr(row[name], end), percent=name == "held") for end in ENDS)
+                cells.append(value if np.isnan(row[name].low) else f"{value} ({low} to {high})")
         rows.append(cells)
     headers = ["range", "points", "predicted, mean", "observed, mean", "off by, mean"]
     return table(headers + ["within the interval"] * (seen.shape[1] > 1), rows)
