@@ -379,7 +379,7 @@ def with_labels(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     paired.takes_labels = True  # type: ignore[attr-defined]
-    return paired  # type: ignore[return-value]
+    return paired
 
 
 @contextlib.contextmanager

@@ -47,23 +47,22 @@ class SelfAttention(nn.Module):
         """Dropout of the attention weights: none outside training."""
         return self.config.attention_dropout if self.training else 0.0
 
-    def split(self, x: Tensor) -> Tensor:
-        """(rows, slots, parts x width) -> (parts, rows, heads, slots, depth)."""
-        return x.view(*x.shape[:2], -1, self.config.heads, self.config.width // self.config.heads).permute(
-            2, 0, 3, 1, 4
-        )
-
-    def project(self, x: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (of the slots named, or all), keys and values, each (rows, heads, slots, depth)."""
-        width = self.config.width
+    def project(self, x: Tensor, queries: Tensor | None, qkv: nn.Linear | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (of the slots named, or all), keys and values, each (rows, heads, slots, depth); where each head of
+        keys and values serves several heads of queries (EuroBERT), it stands there as often."""
+        qkv = self.qkv if qkv is None else qkv
+        width, kv = self.config.width, self.config.kv_width
         if queries is None:
-            q, k, v = self.split(self.qkv(x)).unbind(0)
+            parts = qkv(x).split([width, kv, kv], -1)
         else:
-            weight, bias = self.qkv.weight, self.qkv.bias
+            weight, bias = qkv.weight, qkv.bias
             few = x.gather(1, queries[..., None].expand(-1, -1, width))
-            q = self.split(F.linear(few, weight[:width], None if bias is None else bias[:width]))[0]
-            k, v = self.split(F.linear(x, weight[width:], None if bias is None else bias[width:])).unbind(0)
-        return q, k, v
+            keys = F.linear(x, weight[width:], None if bias is None else bias[width:])
+            parts = (F.linear(few, weight[:width], None if bias is None else bias[:width]), *keys.split(kv, -1))
+        q, k, v = (t.unflatten(-1, (-1, width // self.config.heads)).transpose(1, 2) for t in parts)
+        if kv == width:
+            return q, k, v
+        return q, k.repeat_interleave(width // kv, 1), v.repeat_interleave(width // kv, 1)
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         """What each query sees, (rows, heads, queries, depth)."""

@@ -128,12 +128,8 @@ class LocalGlobalAttention(LocalAttention):
 
     def _overwrite(self, mixed: Tensor, x: Tensor, where: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
         """What the first slots make of all of their segment, written in their places."""
-        width = self.config.width
         slots = where.clamp_min(0)
-        few = x.gather(1, slots[..., None].expand(-1, -1, width))
-        weight, bias = self.qkv_global.weight, self.qkv_global.bias
-        q = self.split(F.linear(few, weight[:width], bias[:width]))[0]
-        k, v = self.split(F.linear(x, weight[width:], bias[width:])).unbind(0)
+        q, k, v = self.project(x, slots, self.qkv_global)
         allowed = layout.segment.gather(1, slots)[..., None] == layout.segment[:, None]
         seen = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], dropout_p=dropout)
         row, column = (where >= 0).nonzero(as_tuple=True)
@@ -263,9 +259,9 @@ class BlockSparseAttention(SelfAttention):
             mixed = parts.put(mixed, out, where)
         return mixed
 
-    def project(self, x: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, queries: Tensor | None, qkv: nn.Linear | None = None) -> tuple[Tensor, Tensor, Tensor]:
         # Long rows are worked out whole: a block's queries share their keys.
-        return super().project(x, None if x.shape[1] > self.kind.full_up_to else queries)
+        return super().project(x, None if x.shape[1] > self.kind.full_up_to else queries, qkv)
 
     def forward(self, x: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         out = super().forward(x, layout, queries)
