@@ -143,3 +143,16 @@ def test_average_precision_of_few_cases_has_no_interval():
     found = label_figures(truth, rng.random((60, 2)), ["few", "many"])
     assert [row["auprc"]["interval"] == [None, None] for row in found["by_label"]] == [True, False]
     assert found["intervals"]["macro_auprc"] == [None, None] != found["intervals"]["micro_auprc"]
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("groups", [None, np.arange(14) // 2])
+def test_an_f1_of_0_or_1_has_an_interval_as_wide_as_its_parts(right, groups):
+    """14 pictures of a class, all right: F1 was 1 from 1 to 1 beside a precision and recall from 0.785 on."""
+    labels = np.arange(14) % 2
+    found = class_figures(labels, np.eye(2)[labels if right else 1 - labels], ["a", "b"], groups=groups)
+    row = found["by_class"][0]
+    low, high = row["f1"]["interval"]
+    assert row["f1"]["value"] == right
+    assert low == 0 if not right else 0 < low < 0.9
+    assert high == 1 if right else 0.1 < high < 1

@@ -137,17 +137,22 @@ def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = No
 
 
 def _f1(true: np.ndarray, guess: np.ndarray, groups: np.ndarray | None, seed: int, draws: int = 1000) -> dict[str, Any]:
-    """F1 and its percentile interval over resampled examples, of which it needs three counts alone, or groups."""
+    """F1 and its percentile interval over resampled examples, of which it needs three counts alone, or groups; of 0 and
+    1, which resamples do not leave, Wilson's of as many as are true or predicted."""
     bottom = true.astype(float) + guess
+    some = bottom > 0
+    value = float(2 * (true & guess).sum() / bottom.sum())
+    if value in (0, 1):
+        n = int(some.sum()) if groups is None else len(np.unique(groups[some]))
+        return {"value": value, "interval": wilson(value * n, n)}
     if groups is not None:
-        some = bottom > 0
         found = bootstrap_mean(2 * (true & guess)[some] / bottom[some], groups[some], bottom[some], seed=seed)
         alone = math.isnan(found.low)  # one group says nothing of others
         return {"value": found.value, "interval": [0.0, 1.0] if alone else [found.low, found.high]}
     counts = np.array([(true & guess).sum(), (guess & ~true).sum(), (true & ~guess).sum()])
     drawn = np.random.default_rng(seed).multinomial(int(counts.sum()), counts / counts.sum(), draws)
     each = 2 * drawn[:, 0] / np.maximum(2 * drawn[:, 0] + drawn[:, 1] + drawn[:, 2], 1)
-    return {"value": float(2 * counts[0] / bottom.sum()), "interval": percentile_interval(each)}
+    return {"value": value, "interval": percentile_interval(each)}
 
 
 def _sums(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -14,7 +14,8 @@ from event_data import DAY, labels, shard, table
 
 from unmask.cli import main
 from unmask.cli.events.uses import odd_points
-from unmask.modalities.events.audit.audit_points import audit
+from unmask.modalities.events.audit.audit_points import audit, lines
+from unmask.modalities.events.audit.findings import AuditFinding
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.meds import read_labels, read_meds
 from unmask.modalities.events.records.shards import write_meds
@@ -329,3 +330,10 @@ def test_real_events_raise_no_warning():
         (SHARED / "synthea_r4", None, ["before birth"]),
     ):
         assert [f.check for f in audit(folder, asked)[0] if f.level == "warning"] == said
+
+
+def test_a_value_is_written_in_as_many_digits_as_it_has():
+    """Values in single precision were shown as 6.820000171661377."""
+    rows = [("pH", 2758, float(np.float32(6.82)))]
+    one = AuditFinding(check="c", level="note", sentence="s", todo="t", columns=("code", "values", "least"), rows=rows)
+    assert lines([one], {})[-1] == "    code: pH  values: 2758  least: 6.82"

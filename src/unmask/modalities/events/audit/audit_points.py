@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from unmask.errors import either
 from unmask.evaluation.card import Use
-from unmask.evaluation.charts import table
+from unmask.evaluation.charts import number, table
 from unmask.evaluation.report import Report
 from unmask.evaluation.shown import Printed, Shown
 from unmask.modalities.events.audit.audit_events import CHECKS
@@ -329,12 +329,17 @@ def lines(found: Sequence[AuditFinding], about: dict[str, Any]) -> list[str]:
     for f in found:
         out += [f"{f.level.upper()} {f.check}: {f.sentence}", f"    {f.todo}"]
         for row in f.rows[:ON_SCREEN]:
-            out.append("    " + "  ".join(f"{n}: {v}" for n, v in zip(f.columns, row, strict=True)))
+            out.append("    " + "  ".join(f"{n}: {_cell(v)}" for n, v in zip(f.columns, row, strict=True)))
         if len(f.rows) > ON_SCREEN:
             out.append(
                 f"    and {len(f.rows) - ON_SCREEN} more in {either('--json and --out', 'the rows of the finding')}"
             )
     return out
+
+
+def _cell(value: Any) -> str:
+    """A cell of a finding; a value, which is kept in single precision, in four digits."""
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def page(
@@ -348,7 +353,7 @@ def page(
         report.section("No warning", "No check saw anything that would let a model know the future.")
     for f in found:
         text = Markup("<p>{}</p><p>{}</p>").format(f.sentence, f.todo)
-        rows = [[str(cell) for cell in row] for row in f.rows] if examples or "subject" not in f.columns else []
+        rows = [[_cell(cell) for cell in row] for row in f.rows] if examples or "subject" not in f.columns else []
         note = f"The first {len(rows)}." if len(rows) == SHOWN else ""
         heading = f"{f.level.capitalize()}: {f.check}"
         report.section(heading, text + table(list(f.columns), rows) if rows else text, note=note)
