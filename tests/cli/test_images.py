@@ -160,8 +160,13 @@ def test_accuracies_stand_beside_the_most_frequent_class(capsys, folders, tmp_pa
     code, out, _ = run(capsys, *tune, "--out", tmp_path / "c", "--precision", "fp32")
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("validation accuracy")]
-    assert re.fullmatch(r"validation accuracy [\d.]+% \(\d+ pictures\); always 'often' is right in [\d.]+%", line)
-    assert ("no better than always naming" in out) == (float(line.split()[2][:-1]) <= float(line.split()[-1][:-1]))
+    rules = r"always 'often' is right in [\d.]+%, a linear probe of raw pixels in [\d.]+%"
+    assert re.fullmatch(rf"validation accuracy [\d.]+% \(\d+ pictures\); {rules}", line)
+    ours, often, _ = map(float, re.findall(r"([\d.]+)%", line))
+    assert ("no better than always naming" in out) == (ours <= often)
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "<dt>Linear probe of raw pixels</dt>" in page
+    assert "linear probe of raw pixels" in (tmp_path / "c" / "README.md").read_text()
     code, out, _ = run(capsys, "evaluate", folders / "model", tmp_path / "data")
     assert len(re.findall("the most frequent class 0.[0-9]{4}", out)) == 2
 

@@ -142,6 +142,8 @@ def finetune(
         if found["kept_by"] == "accuracy":
             often, name = judged["most_frequent_accuracy"], judged["most_frequent"]
             lines[-1] += f"; always {name!r} is right in {often:.1%}"
+            if (raw := judged["raw_probe_accuracy"]) is not None:
+                lines[-1] += f", a linear probe of raw pixels in {raw:.1%}"
             if judged["accuracy"] <= often:
                 lines.append("warning: no better than always naming the most frequent class")
     if found["problem"] != "single" and "validation" in found:

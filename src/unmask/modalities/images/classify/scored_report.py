@@ -60,7 +60,9 @@ def evaluation_report(
 def _facts(found: Mapping[str, Any]) -> dict[str, Any]:
     if found["problem"] == "single":
         often = f"{found['most_frequent_accuracy']:.1%} ({found['most_frequent']})"
-        return {"Accuracy": f"{found['accuracy']:.1%}", "Most frequent class": often}
+        facts = {"Accuracy": f"{found['accuracy']:.1%}", "Most frequent class": often}
+        raw = found.get("raw_probe_accuracy")
+        return facts if raw is None else facts | {"Linear probe of raw pixels": f"{raw:.1%}"}
     if found["problem"] == "multi":
         pairs = {"Macro AUROC": "macro_auroc", "Macro AUPRC": "macro_auprc", "Micro F1": "micro_f1"}
         shown = {title: found[name] for title, name in pairs.items()}
@@ -82,9 +84,9 @@ def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
         page.section(
             "By class",
             class_table(scores),
-            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, DeLong's (of few Newcombe's) of "
-            "the area under the ROC curve, one class against the rest. Pictures of one group count as one where groups "
-            "are given.",
+            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1 (Wilson's of 0 and 1), DeLong's "
+            "(of few Newcombe's) of the area under the ROC curve, one class against the rest. Pictures of one group "
+            "count as one where groups are given.",
         )
     elif found["problem"] == "multi":
         page.section(

@@ -35,7 +35,8 @@ def scored(found: Mapping[str, Any]) -> list[Figure]:
         names, rule = ("macro_auroc", "macro_auprc", "micro_f1"), dict(found["rule"])
     else:
         names, rule = ("r2", "rmse", "mae"), dict(found["mean_rule"])
-    return figures_of(found, names) + figures_of(rule, names, WITHOUT)
+    raw = figures_of({"accuracy": found.get("raw_probe_accuracy")}, ["accuracy"], "linear probe of raw pixels")
+    return figures_of(found, names) + figures_of(rule, names, WITHOUT) + raw
 
 
 def card(files: Path, run: Path) -> Card:

@@ -37,6 +37,7 @@ from unmask.modalities.images.reading.split import copy_notes, held_out_by_class
 from unmask.modalities.images.recipes import ELSEWHERE
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import pretrain, store_of
+from unmask.modalities.images.uses.score import raw_probe_accuracy
 from unmask.odd_numbers import number_notes
 from unmask.registry import is_model
 from unmask.training.finetune import finetune
@@ -195,6 +196,8 @@ def finetune_classify(
     judged: dict[str, Any] | None = None
     if held is not None:
         judged = classifier.evaluate(dataclasses.replace(held, split=None), seed=train_settings.seed)
+        if objective.problem == "single":
+            judged["raw_probe_accuracy"] = raw_probe_accuracy(train, held, train_settings.seed)
         figures["validation"] = judged
     with written_folder(out) as new:
         classifier.save(new, pictures=len(train), judged=judged)

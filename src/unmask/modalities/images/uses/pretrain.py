@@ -345,13 +345,12 @@ def write_report(finished: ImageRun) -> Path:
     page.facts(
         {
             "Held-out loss": r.held_out("loss", "{:.4f}"),
-            **{f"Loss of {name}": f"{value:.4f}" for name, value in finished.data.get("rules", {}).items()},
             "Steps": r.steps,
             "Time": f"{r.seconds:.0f} s",
             "Images/s": f"{finished.images_per_second:,.0f}",
             "Precision": r.precision,
             "Pictures": f"{finished.data['training']:,}",
-            "Skipped": finished.data["skipped"],
+            **({"Skipped": finished.data["skipped"]} if finished.data["skipped"] else {}),
         }
     )
     page.section("The pictures", "\n\n".join(account_lines(finished.data)))

@@ -14,7 +14,7 @@ from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.score import score_rows
 from unmask.errors import UserError
-from unmask.modalities.images.network.batches import as_floats, image_batches
+from unmask.modalities.images.network.batches import as_floats, evenly, image_batches
 from unmask.modalities.images.network.codec import PatchCodec, PatchPrediction
 from unmask.modalities.images.network.features import inference_rows, knn_predict, probe_predict, settled
 from unmask.modalities.images.reading.arrays import ImageSet
@@ -80,6 +80,7 @@ def attention_maps(model: MaskedModel[PatchCodec], batch: PackedBatch, layer: in
 
 MOST_PROBED = 50_000
 """Training pictures of sets too large for memory."""
+RAW_PROBED = 5_000
 RAW_LIMIT = 12_288
 """Pictures of more numbers than this are not probed as raw pixels."""
 
@@ -106,13 +107,29 @@ def probe_accuracies(
         "probe_accuracy": probe_predict(a, known, b, seed=seed) == truth,
     }
     if baselines and images.pixels[0].size <= RAW_LIMIT and isinstance(images.pixels, np.ndarray):
-        a, b = (as_floats(part.pixels).reshape(len(part), -1) for part in (train, test))
+        a, b = _raw(train), _raw(test)
         right["raw_knn_accuracy"] = knn_predict(a, known, b, k=k) == truth
         right["raw_probe_accuracy"] = probe_predict(a, known, b, seed=seed) == truth
     right["most_frequent_accuracy"] = truth == np.bincount(known).argmax()
     each = np.arange(len(truth)) if test.groups is None else test.groups[settled(test)]
     out = plain({name: bootstrap_mean(r.astype(float), each, seed=seed) for name, r in right.items()})
     return out | {"classes": images.classes, "training_pictures": len(known), "test_pictures": len(truth)}
+
+
+def raw_probe_accuracy(train: ImageSet, held: ImageSet, seed: int = 0) -> float | None:
+    """How many of the held-out pictures, one class each, a linear probe of the raw pixels of at most `RAW_PROBED`
+    training ones gets right; None where pictures are large, or not in memory."""
+    if not all(isinstance(part.pixels, np.ndarray) and part.pixels[0].size <= RAW_LIMIT for part in (train, held)):
+        return None
+    if train.labels is None or held.labels is None or train.classes != held.classes:
+        return None
+    train = train.take(evenly(np.arange(len(train)), min(len(train), RAW_PROBED)))
+    return float((probe_predict(_raw(train), train.labels, _raw(held), seed=seed) == held.labels).mean())
+
+
+def _raw(part: ImageSet) -> np.ndarray:
+    """(pictures, pixels x channels), as floats."""
+    return as_floats(part.pixels).reshape(len(part), -1)
 
 
 def _readable(part: ImageSet, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
