@@ -7,6 +7,7 @@ import sys
 import pytest
 from markupsafe import Markup
 
+import unmask
 from unmask.errors import UserError
 from unmask.evaluation.metrics import Estimate
 from unmask.evaluation.report import (
@@ -166,6 +167,19 @@ def test_settings_are_a_table_that_begins_with_what_is_not_the_default():
         name: str | None = None
         train: Inner = dataclasses.field(default_factory=Inner)
 
-    page = Report("A run").settings(Outer(train=Inner(rate=0.5))).html()
-    rows = re.findall(r"<td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", page)
-    assert rows == [("train.rate", "0.5", "0.1"), ("width", "96", ""), ("name", "none", ""), ("train.warm", "true", "")]
+    page = Report("A run").settings(Outer(train=Inner(rate=0.5))).section("Later", "").html()
+    shown, folded = page[page.index("Later") :].split("<details>")  # behind all sections
+    assert re.findall(r"<td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", shown) == [("train.rate", "0.5", "0.1")]
+    rows = re.findall(r"<td>(.*?)</td><td>(.*?)</td>", folded)
+    assert rows == [("width", "96"), ("name", "none"), ("train.warm", "true")]
+
+
+def test_the_default_of_a_setting_is_that_of_its_kind():
+    """Every report said that the rates and batches of a default run were not the default."""
+    for kind in (unmask.text, unmask.images, unmask.events, unmask.table):
+        assert "<th scope" not in Report("A run").settings(kind.Settings()).html().split("<details>")[0]
+
+
+def test_nothing_is_wider_than_its_page():
+    """Long commands made the page of a phone three times as wide as its screen."""
+    assert re.search(r"pre \{[^}]*white-space: pre-wrap", Report("A run").html())

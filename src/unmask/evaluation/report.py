@@ -36,6 +36,7 @@ class Report:
         self.title, self.subtitle = title, subtitle
         self._facts: list[tuple[str, Markup]] = []
         self._sections: list[dict[str, Any]] = []
+        self._settings: dict[str, Any] | None = None
         self._use: dict[str, Any] | None = None
 
     def facts(self, facts: Mapping[str, Any]) -> Report:
@@ -56,9 +57,14 @@ class Report:
         return self
 
     def settings(self, settings: Any) -> Report:
-        """A section with the settings of a run, a dataclass, as a table: those that are not the default first."""
-        rows = sorted(_settings(settings), key=lambda row: row[2] == "")
-        return self.section("Settings", table(("setting", "value", "default, where it differs"), rows))
+        """The settings of a run, a dataclass, as a table of those that are not its default, with the others folded
+        below; it stands behind all sections, wherever these are added after it."""
+        rows = _settings(settings)
+        changed, usual = [row for row in rows if row[2]], [row[:2] for row in rows if not row[2]]
+        body = table(("setting", "value", "default"), changed) if changed else Markup("")
+        body += drawn("folded", f"{len(usual)} settings at their default", table(("setting", "value"), usual))
+        self._settings = {"heading": "Settings", "body": body, "charts": [], "note": ""}
+        return self
 
     def use(self, body: str | Markup, heading: str = "Use this model") -> Report:
         """What to do with what the page is about; it stands at the end, wherever sections are added after it."""
@@ -86,7 +92,7 @@ class Report:
                 title=self.title,
                 subtitle=self.subtitle,
                 facts=self._facts,
-                sections=[*self._sections, *([self._use] if self._use else [])],
+                sections=[*self._sections, *filter(None, (self._settings, self._use))],
                 version=__version__,
             )
         )
@@ -107,15 +113,17 @@ class Report:
         return path
 
 
-def _settings(settings: Any, prefix: str = "") -> list[tuple[str, str, str]]:
-    """(name, value, default where it differs) of every field, those of inner dataclasses as `outer.inner`."""
+def _settings(settings: Any, usual: Any = None, prefix: str = "") -> list[tuple[str, str, str]]:
+    """(name, value, default where it differs) of every field, those of inner dataclasses as `outer.inner`; `usual`
+    holds the defaults of an inner one, which the outer one may have set otherwise."""
     rows = []
     for field in dataclasses.fields(settings):
         value, name = getattr(settings, field.name), f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(value):
-            rows += _settings(value, f"{name}.")
-            continue
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        default = default if usual is None else getattr(usual, field.name)
+        if dataclasses.is_dataclass(value):
+            rows += _settings(value, default if isinstance(default, type(value)) else None, f"{name}.")
+            continue
         differs = default is not dataclasses.MISSING and default != value
         rows.append((name, _setting(value), _setting(default) if differs else ""))
     return rows
@@ -210,6 +218,7 @@ def training_curves(
             curves[called] = tuple(train[name].T) if name == "learning_rate" else _smoothed(train[name])
         if name in validation and called == "training":
             curves["validation"] = tuple(validation[name].T)
+        title += ", validation" if list(curves) == ["validation"] else ""
         return [line_chart(curves, title, "step", unit, **options)] if curves else []
 
     charts = [
@@ -217,7 +226,11 @@ def training_curves(
         *chart(f"Accuracy{where}", "right at first guess", "accuracy", percent=True, from_zero=True),
         *chart("Learning rate", "", "learning_rate", "learning rate", from_zero=True),
         *chart("Speed", "real slots per second", "slots_per_second", "slots/s", from_zero=True),
-        *chart("Padding waste", "share of slots", "padding_waste", "padding", percent=True, from_zero=True),
+        *(
+            chart("Padding waste", "share of slots", "padding_waste", "padding", percent=True, from_zero=True)
+            if train.get("padding_waste", np.zeros((1, 2)))[:, 1].any()
+            else []
+        ),
     ]
     if not charts:
         return _nothing("No metrics were recorded.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from markupsafe import escape
 
 from commands import run
 from text_corpus import write_corpus
@@ -16,6 +17,7 @@ from unmask.evaluation.card import is_ours
 from unmask.modalities.text.network.adapt import adapt, adapt_settings
 from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.tasks.analysis import REMARKS
 from unmask.modalities.text.tasks.finetune import finetune, seeds
 from unmask.modalities.text.uses.model import load
 
@@ -108,6 +110,10 @@ def test_a_fine_tuned_folder_stands_beside_simpler_models(model: Path, tmp_path:
     page = (tmp_path / "tuned" / "report.html").read_text()
     assert f"unmask predict {tmp_path / 'tuned'}" in page
     assert "higher is better" in page
+    assert "Beside rules without a model" not in page  # the page has a table of its own
+    remarks = [line for line in found["lines"] if line.startswith(REMARKS)]
+    assert remarks
+    assert all(str(escape(line)) in page for line in remarks)
 
 
 def test_the_best_of_several_seeds_is_called_by_its_folder(tmp_path: Path):

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.errors import quoted
-from unmask.evaluation.charts import line_chart, scatter_chart, table
+from unmask.evaluation.charts import drawn, line_chart, scatter_chart, table
 from unmask.evaluation.charts import number as amount
 from unmask.evaluation.metrics import bootstrap_mean
 from unmask.evaluation.report import Report
@@ -168,7 +168,7 @@ def _count(found: dict[str, Any], part: str) -> str:
 def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
     """One row a name, one column a figure, its interval behind it."""
     shown = [k for k in SHOWN if any(k in r for r in results.values())]
-    rows = [[name, result["n"], *(figure_cell(k, result) for k in shown)] for name, result in results.items()]
+    rows = [[name, result["n"], *(_cell(k, result) for k in shown)] for name, result in results.items()]
     return table([first, "n", *(FIGURES[k] for k in shown)], rows)
 
 
@@ -186,6 +186,12 @@ def figure_cell(name: str, result: dict[str, Any]) -> str:
     ends = result["intervals"].get(name)
     span = "" if ends is None else f" ({figure_text(name, ends[0])} to {figure_text(name, ends[1])})"
     return figure_text(name, result[name]) + span if name in result else ""
+
+
+def _cell(name: str, result: dict[str, Any]) -> Markup:
+    """`figure_cell`, the interval below the figure."""
+    value, _, span = figure_cell(name, result).partition(" (")
+    return drawn("ranged", value, span.removesuffix(")"))
 
 
 def subgroups(histories: Histories, points: Labels) -> dict[str, np.ndarray]:

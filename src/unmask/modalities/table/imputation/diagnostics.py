@@ -304,13 +304,17 @@ def write_report(
     page.facts({"tables": tables, "rounds": rounds, "columns imputed": len(records)})
     agrees = f"Missing cells are drawn so that they agree with the analysis {analysis}." if analysis else ""
     page.section("What was done", "\n\n".join([agrees, *notes]).strip() or "Nothing to note.")
-    about = [
-        [r["column"], r["method"], r["why"] or "asked for, or by its kind", r["missing"], r["r_hat"]] for r in records
-    ]
+    about = []
+    for one, r in zip(columns, records, strict=True):
+        high = "not mixed" if doubtful(one.trace, len(columns)) else "may be chance"
+        verdict = "" if r["r_hat"] is None else "mixed" if r["r_hat"] <= MIXED else high
+        why = r["why"] or "asked for, or by its kind"
+        about.append([r["column"], r["method"], why, f"{r['missing']:.1%}", r["r_hat"], verdict])
     page.section(
         "Columns",
-        table(["column", "method", "why", "share missing", "R-hat"], about),
-        note=f"R-hat compares chains: at most {MIXED} they have mixed. With few rounds it is rough.",
+        table(["column", "method", "why", "missing", "R-hat", "chains"], about),
+        note=f"R-hat compares chains: at most {MIXED} they have mixed. Above, so few rounds may give that by chance: "
+        "'not mixed' stands where they do not.",
     )
     rows = []
     for r in records:

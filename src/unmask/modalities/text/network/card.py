@@ -153,6 +153,7 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
         data=data,
         figures=figures,
         judged_on="On the rows that were held out to choose by: on new ones expect a little less." if figures else "",
+        shown=False,
         settings=task.get("settings") or {},
         limits=[
             "It answers in the terms of its training rows: texts of another kind, time or place need labelled rows of "

@@ -16,7 +16,7 @@ from unmask.core.batch import pack
 from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.classes import SHOWN, class_figures, class_lines, class_table, confusion_table, share
 from unmask.evaluation.labels import label_figures, label_lines
-from unmask.evaluation.meanings import good
+from unmask.evaluation.meanings import good, meaning
 from unmask.evaluation.report import Report, training_curves
 from unmask.evaluation.resampling import with_interval
 from unmask.modalities.text.tasks.classify import Classify, names_of
@@ -28,6 +28,8 @@ from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.network import embedding_as
 
 HARDEST, EXPLAINED = 15, 6
+REMARKS = ("warning", "saved", "trained on")
+"""What the lines begin with that say of a comparison what its table does not."""
 
 
 def write_report(
@@ -43,11 +45,12 @@ def write_report(
     """Write report.html beside the model; without validation data it holds the training curves alone."""
     report = Report(f"Fine-tuned: {task.name}", f"{result['rows']:,} training rows, seed {result['seed']}")
     shown = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
-    report.facts(dict(list(shown.items())[:6]))
-    report.facts({"steps": result["steps"], "seconds": result["train_seconds"], "precision": result["precision"]})
-    report.section("Training", training_curves(out / "metrics.jsonl", loss="", where=""))
+    report.facts({_named(task, name): value for name, value in list(shown.items())[:4]})
+    report.facts({"Steps": result["steps"], "Time": f"{result['train_seconds']:.0f} s"})
+    report.facts({"Number format": result["precision"]})
+    curves = training_curves(out / "metrics.jsonl", loss="", where="")
     if checked is None or predictions is None:
-        return report.write(out / "report.html")
+        return report.section("Training", curves).write(out / "report.html")
     if result.get("comparison"):
         rows = [
             (
@@ -60,10 +63,14 @@ def write_report(
         ]
         over = "the rows" if dependent(checked.items) is None else "whole groups, and copies as one"
         note = f"{len(checked.items):,} held-out rows; intervals of 95 % over {over}; {good(result['metric'])}. "
-        note += " ".join(result.get("lines", [])[-1:])
-        report.section("Beside simpler models", table(("model", result["metric"], "interval", ""), rows), note=note)
-    scores = [(name, value, good(name)) for name, value in shown.items()]
-    report.section("Scores", table(("metric", "value", "what is good"), scores), note="On the validation data.")
+        report.section(
+            "Beside simpler models", "\n\n".join(line for line in result["lines"] if line.startswith(REMARKS))
+        )
+        heads = ("model", _named(task, result["metric"]), "interval", "")
+        report.section("", table(heads, rows), note=note)
+    scores = [(_named(task, name), value, good(name)) for name, value in shown.items()]
+    report.section("Scores", table(("metric", "value", "what is good"), scores), note="On the held-out rows.")
+    report.section("Training", curves)
     _lengths(report, task, checked, predictions)
     if isinstance(task, Classify):
         _classes(report, task, predictions, checked.items)
@@ -79,6 +86,13 @@ def write_report(
     return report.write(out / "report.html")
 
 
+def _named(task: Any, metric: str) -> str:
+    """A metric in words; those of answers go up to 100."""
+    found = meaning(metric)
+    label = found.label if found else metric.replace("_", " ")
+    return f"{label}, of 100" if task.name == "answer" else label
+
+
 def _lengths(report: Report, task: Any, checked: Prepared, predictions: Sequence[dict[str, Any]]) -> None:
     """The task's metric by the length of the input in tokens, in quarters."""
     size = np.array([sum(len(checked.examples[i]) for i in group) for group in checked.groups])
@@ -89,7 +103,7 @@ def _lengths(report: Report, task: Any, checked: Prepared, predictions: Sequence
         if rows_here:
             scores = task.score([predictions[i] for i in rows_here], [checked.items[i] for i in rows_here])
             rows.append((f"{low:.0f} to {high:.0f}", len(rows_here), scores[task.metric]))
-    report.section("By length", table(("tokens", "inputs", task.metric), rows))
+    report.section("By length", table(("tokens", "inputs", _named(task, task.metric)), rows))
 
 
 def _classes(report: Report, task: Classify, predictions: Sequence[dict[str, Any]], items: Sequence[Item]) -> None:
