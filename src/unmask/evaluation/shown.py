@@ -63,7 +63,7 @@ class Shown:
             written = []
             for name, column in zip(names, columns, strict=True):
                 decimals, write = _decimals(column), self.formats.get(name)
-                written.append([name, *(write(c) if write and _is_number(c) else _cell(c, decimals) for c in column)])
+                written.append([name, *(write(c) if write and _is_known(c) else _cell(c, decimals) for c in column)])
             numeric = [all(cell is None or _is_number(cell) for cell in column) for column in columns]
             parts += [*aligned(list(zip(*written, strict=True)), right=numeric), ""]
         parts += [*self.notes, *([f"next: {self.next_step}"] if self.next_step else [])]
@@ -76,7 +76,7 @@ class Shown:
             names = self.printed or self.columns
             kept = [(self.columns.index(name), self.formats.get(name)) for name in names]
             rows = [
-                [write(row[i]) if write and _is_number(row[i]) else row[i] for i, write in kept] for row in self.rows
+                [write(row[i]) if write and _is_known(row[i]) else row[i] for i, write in kept] for row in self.rows
             ]
             parts.append(table(list(names), rows))
         parts += [Markup("<p><small>{}</small></p>").format(note) for note in self.notes]
@@ -219,6 +219,10 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[bool] = ()) -> lis
 
 def _is_number(cell: Any) -> bool:
     return isinstance(cell, int | float | np.number) and not isinstance(cell, bool)
+
+
+def _is_known(cell: Any) -> bool:
+    return _is_number(cell) and not math.isnan(cell)
 
 
 def _decimals(column: Sequence[Any]) -> int:

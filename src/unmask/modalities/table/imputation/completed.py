@@ -16,8 +16,16 @@ from unmask.evaluation.shown import Printed, Shown
 from unmask.guessed import Guessed, also_called
 from unmask.modalities.table.imputation.fitted_models import aligned, are_shares, estimates_of, predictions_of
 from unmask.modalities.table.imputation.formula import Formula, cox_formula, terms_not_kept
-from unmask.modalities.table.imputation.formula_fit import fit_formula
+from unmask.modalities.table.imputation.formula_fit import FormulaFit, fit_formula, log_likelihood
 from unmask.modalities.table.imputation.formula_text import check_pair, parse_formula
+from unmask.modalities.table.imputation.pooled_survival import pooled_survival, pooled_validation
+from unmask.modalities.table.imputation.pooled_tests import (
+    METHODS,
+    PooledTest,
+    chi_squared_test,
+    likelihood_ratio_test,
+    wald_test,
+)
 from unmask.modalities.table.imputation.pooling import (
     Pooled,
     Predicted,
@@ -42,6 +50,7 @@ class CompletedTables(Guessed, Printed):
     guesses: ClassVar[Any] = {
         **dict.fromkeys(("fit_transform", "transform", "impute"), _ONE),
         **dict.fromkeys(("analyze", "analyse", "with_", "fit_model"), _POOL),
+        **dict.fromkeys(("D1", "D2", "D3", "anova"), "compare('y ~ x + g', 'y ~ x', method='D1')"),
         **dict.fromkeys(("datasets", "imputations", "imputed_datasets", "tables_"), lambda done: done.completed),
         "m": lambda done: done.draws,
         "complete_data": "complete(1) is the first table, as in mice; done[0] is it too",
@@ -247,21 +256,140 @@ class CompletedTables(Guessed, Printed):
         covariates = [covariates] if isinstance(covariates, str) else list(covariates)
         if not covariates:
             raise UserError("no covariates", hint="Name at least one column.")
-        schema = self.schema_
-        duration, event = duration or schema.duration, event or schema.event
-        if duration is None or event is None:
-            raise UserError("no survival pair", hint=f"Give {option('duration')} and {option('event')}.")
+        pair = self._with_pair(duration, event)
+        duration, event = str(pair.duration), str(pair.event)
         for name, what in ((duration, "the follow-up time"), (event, "the event")):
             if name in covariates:
                 raise UserError(
                     f"covariates: {name!r} is {what}", hint="What is to be explained does not explain it: leave it out."
                 )
-        places = [schema.place(name, where="covariates: ") for name in covariates]
-        pair = dataclasses.replace(schema, duration=duration, event=event)
-        for name in (duration, event):
-            pair.place(name, where="survival pair: ")
-        check_pair(schema, pair.columns[pair.number(duration)], pair.columns[pair.number(event)])
+        places = [pair.place(name, where="covariates: ") for name in covariates]
+        check_pair(self.schema_, pair.columns[pair.number(duration)], pair.columns[pair.number(event)])
         return self._pool_formula(cox_formula(pair, places), penalizer=penalizer)
+
+    def _with_pair(self, duration: str | None, event: str | None) -> Schema:
+        """The schema with the survival pair that is meant: its own by default."""
+        schema = self.schema_
+        duration, event = duration or schema.duration, event or schema.event
+        if duration is None or event is None:
+            raise UserError("no survival pair", hint=f"Give {option('duration')} and {option('event')}.")
+        for name in (duration, event):
+            schema.place(name, where="survival pair: ")
+        return dataclasses.replace(schema, duration=duration, event=event)
+
+    def survival(
+        self,
+        times: Sequence[float] | float,
+        *,
+        by: str | None = None,
+        cause: str | None = None,
+        duration: str | None = None,
+        event: str | None = None,
+        coverage: float = 0.95,
+    ) -> Pooled:
+        """Kaplan-Meier survival at some times, or the cumulative incidence of one of competing causes, pooled on the
+        complementary log-log scale (Marshall and others 2009; Morisot and others 2015).
+
+        Args:
+            times: in the unit of the duration.
+            by: a category: of each of its levels by itself.
+            cause: the level of the event whose cumulative incidence is meant (Aalen-Johansen); the others compete.
+            duration, event: by default the survival pair of the tables.
+
+        Raises:
+            UserError: no survival pair; no such column, level or cause; a time beyond the follow-up.
+        """
+        self._repeat_doubts()
+        pair = self._with_pair(duration, event)
+        if cause is None and len(pair.causes) < 2:
+            check_pair(self.schema_, *(pair.columns[pair.number(str(n))] for n in (pair.duration, pair.event)))
+        return pooled_survival(self._values, pair, times, by=by, cause=cause, coverage=coverage)
+
+    def validate(
+        self, risk: Callable[[Any], Any] | str, outcome: str | None = None, *, coverage: float = 0.95
+    ) -> Pooled:
+        """How well a risk that was made elsewhere predicts the outcome: its C-index (or area under the ROC curve),
+        pooled as log-odds, and its calibration slope, which is 1 where the risk neither over- nor underfits.
+
+        Args:
+            risk: a function of a completed table that gives a linear predictor per row (a log hazard ratio; log-odds
+                for an outcome of two categories), or the name of the column that holds it. One that was fitted to
+                these very tables flatters itself.
+            outcome: a column of two categories; by default the survival pair.
+
+        Raises:
+            UserError: no outcome; a risk that is not one number per row, or does not vary.
+        """
+        self._repeat_doubts()
+        formula = (
+            parse_formula(f"`{outcome}` ~ 1", self.schema_) if outcome else cox_formula(self._with_pair(None, None), [])
+        )
+        if formula.family == "ols":
+            raise UserError(f"validate: {outcome!r} is a quantity", hint="Expected a column of two categories.")
+        name = risk if isinstance(risk, str) else "risk"
+        risks = []
+        for number, (table, columns) in enumerate(zip(self.completed, self._values, strict=True), 1):
+            found = columns[self.schema_.place(risk)] if isinstance(risk, str) else np.asarray(risk(table), float)
+            if found.shape != columns[0].shape or not np.isfinite(found).all() or not np.ptp(found):
+                raise UserError(
+                    f"validate: {name} of completed table {number}: expected a number per row, not all the same; "
+                    f"got shape {found.shape}",
+                    hint="Return a linear predictor per row of the table that is given.",
+                )
+            risks.append(found)
+        return pooled_validation(self._values, formula, risks, coverage=coverage)
+
+    def compare(self, full: str, null: str, *, method: str = "D1") -> PooledTest:
+        """Whether an analysis says more than one with fewer terms: a pooled test of the coefficients that it has more.
+
+        Args:
+            full, null: formulas of the same outcome; the terms of `null` are among those of `full`.
+            method: "D1", "D2" (of Wald statistics) or "D3"; `pooled_tests` says which to choose.
+
+        Raises:
+            UserError: the formulas are not nested, or an estimate runs to infinity.
+        """
+        self._repeat_doubts()
+        if method not in METHODS:
+            raise UserError(f"method={method!r}", hint=f"Expected one of {', '.join(METHODS)}.")
+        larger, smaller = (parse_formula(text, self.schema_) for text in (full, null))
+        if larger.outcome != smaller.outcome or larger.intercept != smaller.intercept:
+            raise UserError(
+                f"compare: {full!r} and {null!r} differ in the outcome or the constant", hint="Leave terms out, alone."
+            )
+        if not set(smaller.names) < set(larger.names):
+            own = ", ".join(name for name in smaller.names if name not in larger.names) or "none"
+            raise UserError(
+                f"compare: {null!r} is not a part of {full!r}; coefficients of its own: {own}",
+                hint="Leave terms of the full analysis out, and nothing else.",
+            )
+        self._warn_of_terms(larger)
+        fits = [fit_formula(larger, columns) for columns in self._values]
+        tested = [name for name in larger.names if name not in smaller.names]
+        for fit in fits:
+            if lost := [name for name, infinite in zip(fit.names, fit.separated, strict=True) if infinite]:
+                raise UserError(f"compare: {lost[0]!r} is not estimable (separation)", hint="Leave the term out.")
+        places = [fits[0].names.index(name) for name in tested]
+        estimates = np.array([f.beta[places] for f in fits])
+        covariances = np.array([f.covariance[np.ix_(places, places)] for f in fits])
+        if method == "D1":
+            return wald_test(estimates, covariances, tested, complete_df=fits[0].df)
+        if method == "D2":
+            solved = np.linalg.solve(covariances, estimates[:, :, None])[:, :, 0]
+            return chi_squared_test((estimates * solved).sum(1), tested)
+        fewer = [fit_formula(smaller, columns) for columns in self._values]
+        own, pooled = (
+            2 * (self._log_likelihoods(larger, fits, pooled=at) - self._log_likelihoods(smaller, fewer, pooled=at))
+            for at in (False, True)
+        )
+        return likelihood_ratio_test(own, pooled, tested)
+
+    def _log_likelihoods(self, formula: Formula, fits: Sequence[FormulaFit], *, pooled: bool) -> np.ndarray:
+        """Of each table, at its own estimates or at the pooled ones."""
+        at = [(f.beta, f.variance) for f in fits]
+        if pooled:
+            at = [(np.mean([f.beta for f in fits], 0), float(np.mean([f.variance for f in fits])))] * len(fits)
+        return np.array([log_likelihood(formula, c, *one) for c, one in zip(self._values, at, strict=True)])
 
     def predict(self, fit: Callable[[Any], Any], new: Any, *, coverage: float = 0.95) -> Predicted:
         """Predictions for new rows by models fitted to each completed table, pooled.

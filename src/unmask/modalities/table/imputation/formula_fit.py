@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy import stats
+from scipy.special import expit, log_expit
 
 from unmask.errors import UserError
 from unmask.modalities.table.imputation.formula import Formula, entry_of, finite_design
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import encode
-from unmask.modalities.table.survival.estimators import fit_cox
+from unmask.modalities.table.survival.estimators import PartialLikelihood, fit_cox
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class FormulaFit:
         df: degrees of freedom left: rows (events of a Cox regression) less parameters.
         center: (regressors,) subtracted before predicting; zeros but for a Cox regression.
         reach: (regressors,) largest less smallest value.
+        variance: of the residuals of least squares, by maximum likelihood; else 0.
+        r_squared: the share of the variance of the outcome that least squares explains; else NaN.
     """
 
     formula: Formula
@@ -38,6 +42,8 @@ class FormulaFit:
     df: float
     center: np.ndarray
     reach: np.ndarray
+    variance: float = 0.0
+    r_squared: float = math.nan
 
     @property
     def separated(self) -> np.ndarray:
@@ -54,10 +60,25 @@ class FormulaFit:
 
     def predict(self, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Linear predictor and its standard error."""
-        x = finite_design(self.formula, columns) - self.center
-        if self.formula.family != "cox" and self.formula.intercept:
-            x = np.hstack([np.ones((len(x), 1)), x])
+        x = design(self.formula, columns) - self.center
         return x @ self.beta, np.sqrt(np.maximum(((x @ self.covariance) * x).sum(1), 0))
+
+
+def design(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray:
+    """(rows, regressors) of complete columns, with the constant in front where the regression has one."""
+    x = finite_design(formula, columns)
+    return x if formula.family == "cox" or not formula.intercept else np.hstack([np.ones((len(x), 1)), x])
+
+
+def log_likelihood(formula: Formula, columns: Sequence[np.ndarray], beta: np.ndarray, variance: float) -> float:
+    """Of coefficients on complete columns; the partial likelihood of a Cox regression. `variance`: of the residuals of
+    least squares."""
+    x, outcome = design(formula, columns), [columns[p] for p in formula.outcome]
+    if formula.family == "ols":
+        return float(stats.norm.logpdf(outcome[0], x @ beta, math.sqrt(variance)).sum())
+    if formula.family == "logit":
+        return float(log_expit(np.where(outcome[0] > 0, 1, -1) * (x @ beta)).sum())
+    return PartialLikelihood(x - x.mean(0), *outcome, entry=entry_of(formula, columns)).value(beta)
 
 
 def fit_formula(
@@ -69,12 +90,10 @@ def fit_formula(
         penalizer: of lifelines' Cox regression, which is then used (the `survival` extra).
         firth: of a logistic regression, see `_logit`.
     """
-    x = finite_design(formula, columns)
-    outcome = [columns[p] for p in formula.outcome]
-    names = tuple(formula.names)
+    x, outcome, variance = design(formula, columns), [columns[p] for p in formula.outcome], 0.0
+    r_squared = math.nan
+    names = (*["(Intercept)"] * (x.shape[1] - len(formula.names)), *formula.names)
     center = np.zeros(x.shape[1])
-    if formula.family != "cox" and formula.intercept:
-        x, names = np.hstack([np.ones((len(x), 1)), x]), ("(Intercept)", *names)
     if any(np.isnan(y).any() for y in outcome):
         raise UserError(f"formula {formula.text!r}: the outcome is empty in some rows", hint="Leave those rows out.")
     centred = x - x.mean(0) if formula.family == "cox" else x
@@ -91,7 +110,9 @@ def fit_formula(
             raise UserError(f"formula {formula.text!r}: {len(x)} rows for {x.shape[1]} regressors", hint="Use fewer.")
         inverse = np.linalg.inv(x.T @ x)
         beta = np.linalg.lstsq(x, outcome[0], rcond=None)[0]
-        covariance = inverse * ((outcome[0] - x @ beta) ** 2).sum() / df
+        variance = float(((outcome[0] - x @ beta) ** 2).mean())
+        covariance = inverse * variance * len(x) / df
+        r_squared = 1 - variance / float(outcome[0].var() if formula.intercept else (outcome[0] ** 2).mean())
     elif formula.family == "logit":
         beta, covariance = _logit(formula, x, outcome[0], firth=firth)
         df = len(x) - x.shape[1]
@@ -118,6 +139,8 @@ def fit_formula(
         df=max(df, 1),
         center=center,
         reach=reach,
+        variance=variance,
+        r_squared=r_squared,
     )
 
 

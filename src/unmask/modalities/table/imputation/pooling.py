@@ -20,15 +20,22 @@ from unmask.evaluation.shown import Chart, Printed, Shown, charted
 from unmask.guessed import Guessed
 from unmask.modalities.table.imputation.fitted_models import aligned, estimates_of
 from unmask.modalities.table.imputation.formula_fit import FormulaFit, new_columns
+from unmask.modalities.table.imputation.pooled_tests import PooledTest, wald_test
 
 SCALES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], ...]] = {
     "fisher": (np.arctanh, lambda q: 1 / (1 - q**2), np.tanh),
     "logit": (logit, lambda q: 1 / (q * (1 - q)), expit),
     "log": (np.log, lambda q: 1 / q, np.exp),
+    "r_squared": (
+        lambda q: np.arctanh(np.sqrt(q)),
+        lambda q: 1 / (2 * np.sqrt(q) * (1 - q)),
+        lambda z: np.tanh(np.maximum(z, 0)) ** 2,
+    ),
     "cloglog": (lambda q: -np.log(-np.log(q)), lambda q: -1 / (q * np.log(q)), lambda z: np.exp(-np.exp(-z))),
 }
-"""Scales to pool on (van Buuren 2018, table 5.2): of correlations, probabilities, ratios, and survival probabilities
-(with the sign that makes it rise). Of each the transformation, the size of its derivative, and its inverse."""
+"""Scales to pool on (van Buuren 2018, table 5.2): of correlations, probabilities, ratios, shares of explained variance
+(Fisher's of their root: Harel 2009), and survival probabilities (with the sign that makes it rise). Of each the
+transformation, the size of its derivative, and its inverse."""
 
 
 def _column(name: str) -> Callable[[Any], Any]:
@@ -83,6 +90,8 @@ class Pooled(Guessed, Printed):
         **dict.fromkeys(("pvalues", "p_values", "pvalue"), _column("p")),
         **dict.fromkeys(("hazard_ratios_", "hazard_ratios", "odds_ratios"), _column("exp(coef)")),
         "tvalues": _column("t"),
+        "rsquared": lambda pooled: float(pooled.r_squared().estimate[0]),
+        "rsquared_adj": lambda pooled: float(pooled.r_squared(adjusted=True).estimate[0]),
         "pooled": lambda pooled: pooled.to_frame(),
         "m": lambda pooled: pooled.draws,
         "confidence_intervals_": lambda pooled: pooled.intervals(),
@@ -95,7 +104,6 @@ class Pooled(Guessed, Printed):
                 "AIC_partial_",
                 "log_likelihood_",
                 "log_likelihood_ratio_test",
-                "rsquared",
                 "aic",
                 "score_",
             ),
@@ -147,7 +155,7 @@ class Pooled(Guessed, Printed):
             formats={
                 "p": lambda p: "<0.001" if p < 0.001 else f"{p:.3f}",
                 "FMI": lambda share: f"{share:.0%}",
-                "df": lambda df: f"{df:,.0f}" if math.isfinite(df) else "∞",
+                "df": lambda df: f"{df:,.0f}" if df < 1e6 else "∞",
             },
             printed=[*wanted, "p", "df", "FMI"],
         )
@@ -201,6 +209,56 @@ class Pooled(Guessed, Printed):
         levels = ", ".join(f"{k} = {v}{rows.get(k, '')}" for k, v in self.references.items())
         modelled = [f"modelled: {self.modelled}"] if self.modelled else []
         return [*modelled, *([f"reference levels: {levels}"] if levels else [])]
+
+    def r_squared(self, *, adjusted: bool = False) -> Pooled:
+        """The share of the variance of the outcome that a least squares regression explains, with its interval (Harel
+        2009); the standard error is that of Fisher's scale, 1 / sqrt(rows - 3).
+
+        Args:
+            adjusted: for the number of regressors.
+
+        Raises:
+            UserError: it is not a least squares regression.
+        """
+        if self.family != "ols":
+            raise UserError("r_squared: not of a least squares regression", hint="Pool with pool('y ~ x').")
+        rows, found = self.fits[0].rows, np.array([[f.r_squared] for f in self.fits])
+        if adjusted:
+            found = 1 - (1 - found) * (rows - self.fits[0].formula.intercept) / self.fits[0].df
+        found = np.clip(found, 1e-12, 1 - 1e-12)
+        errors = (rows - 3) ** -0.5 / SCALES["r_squared"][1](found)
+        return pool(
+            found, errors, names=["adjusted R²" if adjusted else "R²"], coverage=self.coverage, scale="r_squared"
+        )
+
+    def wald_test(self, *terms: str) -> PooledTest:
+        """D1: whether all coefficients of some terms are 0, such as those of the levels of a category.
+
+        Args:
+            terms: names of coefficients, or of categories, all of whose levels are meant; by default all coefficients
+                but the constant.
+
+        Raises:
+            UserError: the estimates did not come from a formula; there is no such term, or it is separated.
+        """
+        if not self.fits:
+            raise UserError(
+                "wald_test: these estimates did not come from a formula",
+                hint="Pool with pool('y ~ x'), or use compare(full, null) of the completed tables.",
+            )
+        places = [i for i, name in enumerate(self.names) if name != "(Intercept)"]
+        if terms:
+            found = {t: [i for i in places if self.names[i] == t or self.names[i].startswith(f"{t}=")] for t in terms}
+            for term in terms:
+                if not found[term]:
+                    raise UserError(f"wald_test: no term {term!r}", hint=suggest(term, [self.names[i] for i in places]))
+            places = sorted({i for several in found.values() for i in several})
+        names = [self.names[i] for i in places]
+        if lost := [name for name in names if name in self.separated]:
+            raise UserError(f"wald_test: {lost[0]!r} is not estimable (separation)", hint="Leave the term out.")
+        estimates = np.array([f.beta[places] for f in self.fits])
+        covariances = np.array([f.covariance[np.ix_(places, places)] for f in self.fits])
+        return wald_test(estimates, covariances, names, complete_df=self.fits[0].df)
 
     def predict(self, data: Any, *, coverage: float = 0.95) -> Predicted:
         """Pooled predictions for new rows, without missing values in the columns of the formula.
@@ -345,6 +403,13 @@ def _pooled_on(scale: str, estimates: Any, errors: Any, **options: Any) -> Poole
     found = pool(z, np.asarray(errors, float) * slope, **options)
     estimate, low, high = (back(x) for x in (found.estimate, found.low, found.high))
     return dataclasses.replace(found, estimate=estimate, low=low, high=high, error=found.error / slope_at(estimate))
+
+
+def joined(*parts: Pooled) -> Pooled:
+    """Estimates of one analysis that were pooled apart, on scales of their own, as one."""
+    fields = ("estimate", "error", "low", "high", "p", "df", "within", "between", "riv", "fmi", "monte_carlo")
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
+    return dataclasses.replace(parts[0], names=tuple(name for part in parts for name in part.names), **arrays)
 
 
 def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequence[np.ndarray]) -> Pooled:
