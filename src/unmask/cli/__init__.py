@@ -26,8 +26,9 @@ _written_out = warnings.formatwarning
 
 
 def _in_one_line(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
-    """A warning of this package without the place in its code; those of others as they are."""
-    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+    """A warning of this package, or to who calls it, which is typer here, without the place in the code; those of
+    others as they are."""
+    if Path(filename).is_relative_to(Path(__file__).parents[1]) or Path(filename).parent.name == "typer":
         from unmask.cli.common import printable
 
         return f"warning: {printable(str(message), sys.stderr)}\n"

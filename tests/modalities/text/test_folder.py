@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import typer.main
 
 from text_corpus import tokenizer
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
@@ -209,4 +210,5 @@ def test_tensors_that_the_model_does_not_use_are_said_in_one_line(tmp_path, caps
     assert len(said) == 1
     shown = cli._in_one_line(said[0].message, UserWarning, said[0].filename, 1)
     assert shown == f"warning: {said[0].message}\n"  # on the command line, without a place in the code
+    assert cli._in_one_line("x", UserWarning, typer.main.__file__, 7) == "warning: x\n"  # which calls commands
     assert cli._in_one_line("x", UserWarning, "/elsewhere/a.py", 7).startswith("/elsewhere/a.py:7")

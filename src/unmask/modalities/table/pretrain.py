@@ -172,10 +172,15 @@ def write_report(model: TableModel, out: Path) -> Path:
             ends = [c.low, c.high]
             texts = cell_texts(decode(np.array(ends), c), c) if c.kind == "datetime" else [f"{v:g}" for v in ends]
             what = " to ".join(texts) + (f" {c.unit}" if c.unit else "")
-        role = {model.schema.duration: "follow-up time", model.schema.event: "event", model.schema.entry: "entry"}.get(
-            c.name, ""
+        rows.append(
+            (
+                c.name,
+                c.kind,
+                model.schema.role(c.name),
+                what if c.modelled else "left out",
+                " = ".join(c.structural or ()),
+            )
         )
-        rows.append((c.name, c.kind, role, what if c.modelled else "left out", " = ".join(c.structural or ())))
     report.section("Columns", table(("column", "kind", "role", "values", "empty where"), rows))
     if about["notes"]:
         report.section("Noticed", "\n\n".join(about["notes"]))

@@ -186,3 +186,15 @@ def test_footnotes_and_statistics_below_a_table_are_said():
     for patient in ({"id": "UKE-0301"}, {"id": "B1"}, {"id": "UKE-0301", "age": 60.0}, {"age": 60.0, "bmi": 59.0}):
         assert said(patient) == []
     assert said({"id": "Mean", "sex": "a", "age": 60.0}) == []
+
+
+def test_what_a_column_was_said_to_be_is_shown_and_kept_in_the_next_command(tmp_path):
+    """The next command made a schema that knew nothing of the outcome."""
+    table = pd.DataFrame(
+        {"days": np.arange(40) ** 2 % 41, "dead": np.arange(40) % 2, "age": 90 - np.arange(40) ** 2 % 43}
+    )
+    found = describe(table, duration="days", event="dead")
+    ends = {line.split()[0]: line.rpartition("[")[2] for line in found.lines()[1:4]}
+    assert ends == {"days": "whole numbers, follow-up time]", "dead": "two values, event]", "age": "whole numbers]"}
+    assert found.to_frame().set_index("column")["why"]["dead"] == "two values, event"
+    assert "--schema-out s.toml --duration days --event dead" in found.write_report(tmp_path / "d.html").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ class Description(Printed):
 
     def shown(self) -> Shown:
         """The dictionary, for a notebook and as a frame."""
-        rows = [(c.column.name, c.column.kind, c.missing, c.values, c.why) for c in self.columns]
+        rows = [(c.column.name, c.column.kind, c.missing, c.values, self._why(c)) for c in self.columns]
         return Shown(
             title=f"{self.source}: {self.rows} rows x {len(rows)} columns",
             columns=("column", "kind", "missing", "values", "why"),
@@ -120,6 +121,10 @@ class Description(Printed):
             next_step="write_toml('schema.toml') to change what is wrong; unmask.impute(data, schema='schema.toml')",
         )
 
+    def _why(self, one: Described) -> str:
+        """What the kind of a column is taken from, and its role."""
+        return ", ".join(filter(None, (one.why, self.schema.role(one.column.name))))
+
     def lines(self) -> list[str]:
         """The dictionary for a terminal."""
         names = [c.column.name for c in self.columns]
@@ -127,7 +132,7 @@ class Description(Printed):
         out = [f"{self.source}: {self.rows} rows x {len(names)} columns"]
         for c in self.columns:
             missing = f"{c.missing} missing" if c.missing else ""
-            out.append(f"  {c.column.name:{width}}  {c.column.kind:8}  {missing:14}  {c.values}  [{c.why}]")
+            out.append(f"  {c.column.name:{width}}  {c.column.kind:8}  {missing:14}  {c.values}  [{self._why(c)}]")
         for severity in ("error", "warning", "note"):
             for f in self.findings:
                 if f.severity == severity:
@@ -209,7 +214,7 @@ class Description(Printed):
             (
                 c.column.name,
                 c.column.kind,
-                c.why,
+                self._why(c),
                 f"{c.missing} ({c.missing / max(c.rows, 1):.1%})",
                 c.values,
                 histogram(c.counts or sorted(c.levels.values(), reverse=True)[:20], c.column.name),
@@ -217,10 +222,12 @@ class Description(Printed):
             for c in self.columns
         ]
         report.section("Columns", table(("column", "kind", "why", "missing", "values", "picture"), rows_))
+        roles = {name: getattr(self.schema, name) for name in ("duration", "event", "entry")}
+        given = "".join(f" --{name} {shlex.quote(column)}" for name, column in roles.items() if column)
         commands = (
             (
                 "write what was found as a schema, and change there what is wrong",
-                "unmask describe MODEL --schema-out s.toml",
+                f"unmask describe MODEL --schema-out s.toml{given}",
             ),
             ("fit a model by it", "unmask pretrain table MODEL --schema s.toml --out model"),
             ("fill the gaps", "unmask impute model MODEL --out filled.csv --intervals cells.csv"),

@@ -124,6 +124,10 @@ class Schema:
         """Names of all columns, in order."""
         return [c.name for c in self.columns]
 
+    def role(self, name: str) -> str:
+        """What a column is besides a column: follow-up time, event or entry; "" for none of them."""
+        return {self.duration: "follow-up time", self.event: "event", self.entry: "entry"}.get(name, "")
+
     @property
     def causes(self) -> tuple[str, ...]:
         """Categories of the event column at which the event happened, in the order of their numbers, from 1."""
