@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,6 +151,24 @@ def test_a_classifier_keeps_its_column_of_groups(tmp_path):
     assert (grouped["low"], grouped["high"]) == (named["low"], named["high"]) != (alone["low"], alone["high"])
     assert grouped["figures"]["by_class"][0]["auroc"] != alone["figures"]["by_class"][0]["auroc"]
     assert predict(out, [{"text": "a quick fox"}])[0]["label"] in ("animal", "water")
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "answer", "similarity"])
+def test_a_column_of_groups_is_the_setting_of_that_name(task, tmp_path):
+    rows = [
+        {**r, "label": 0.5 * i, "text2": "fox"} if task == "similarity" else r for i, r in enumerate(rows_of(20, 3))
+    ]
+    for i, row in enumerate(rows if task in ("tag", "answer") else ()):
+        text = row.pop("text")
+        answers = [{"text": text.split()[0], "answer_start": 0}]
+        more = {"question": "Who?", "context": f"{text} {i}", "answers": answers}
+        row |= more if task == "answer" else {"tokens": text.split(), "tags": ["B-X"] + ["O"] * 9}
+    model, said = folder(tmp_path / "model"), []
+    run = finetune(model, rows, task=task, columns=Columns(group="author"), say=said.append, **QUICK)
+    assert any("of 20 groups whole" in line for line in said)
+    assert json.loads((Path(run["out"]) / "unmask.json").read_text())["task"]["settings"]["group"] == "author"
+    with pytest.raises(UserError, match="group='author' and columns with group='site'"):
+        finetune(model, rows, task=task, columns=Columns(group="site"), group="author", **QUICK)
 
 
 def test_validation_rows_of_groups_with_training_rows_are_told(tmp_path):

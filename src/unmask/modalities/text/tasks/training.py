@@ -77,7 +77,15 @@ class TaskTraining:
     def read(self, train: Any, validation: Any, columns: Columns | None, *, lenient: bool) -> TaskRows:
         """The rows to train on and those held out."""
         problems = Problems(lenient=lenient, say=self.say)
-        columns = dataclasses.replace(columns or Columns(), group=self.settings.group)
+        columns = columns or Columns()
+        if columns.group and self.settings.group not in (None, columns.group):
+            raise UserError(
+                f"{setting('group', self.settings.group)} and columns with group={columns.group!r}: two columns",
+                hint="Say it once: they are the same.",
+            )
+        # One thing by two names: what is kept in the folder is the setting.
+        self.settings = dataclasses.replace(self.settings, group=self.settings.group or columns.group)
+        columns = dataclasses.replace(columns, group=self.settings.group)
         items, read_from = self.kind.read(train, columns, labelled=True, problems=problems)
         named = read_from.named if read_from else {}
         held = None
