@@ -187,6 +187,38 @@ def test_grey_is_not_repeated_into_five_channels():
         read_images(PIXELS, channels=5)
 
 
+TABLES = {
+    "paths": lambda p, rest: pd.DataFrame({"image": p, **rest}),
+    "encoded": lambda p, rest: pd.DataFrame({"image": content(p), **rest}),
+    "Hugging Face's": lambda p, rest: pd.DataFrame({"image": [{"bytes": c, "path": None} for c in content(p)], **rest}),
+    "Pillow's": lambda p, rest: pd.DataFrame({"image": opened(p), **rest}),
+    "arrays": lambda p, rest: pd.DataFrame({"image": list(PIXELS), **rest}),
+    "dicts": lambda p, rest: pd.DataFrame({"image": opened(p), **rest}).to_dict("records"),
+}
+
+
+@pytest.mark.parametrize("source", [*TABLES, "parquet"])
+def test_columns_beside_pictures_count_wherever_the_pictures_are(paths, tmp_path, source):
+    """A column of parts was read beside paths alone; a group that is missing was one named None or nan."""
+
+    def read(rest, **options):
+        data = TABLES["encoded" if source == "parquet" else source](paths, rest)
+        if source == "parquet":
+            data.to_parquet(path := tmp_path / "t.parquet")
+            data = path
+        return read_images(data, problem="single", **options)
+
+    rest = {"label": list(CLASSES), "split": ["train", "TRAIN", "test"] * 4, "plate": [1.0, 1.0, 2.0, 2.5] * 3}
+    found = read(rest, group="plate")
+    assert found.split.tolist() == ["train", "train", "test"] * 4
+    assert "held apart from it: test (4)" in "; ".join(found.notes)
+    assert found.groups.tolist() == ["1", "1", "2", "2.5"] * 3
+    assert read(rest | {"split": ["left"] * 12}).split is None
+    for nothing in (None, float("nan"), " "):
+        with pytest.raises(UserError, match=r"row 1.*plate: no group"):
+            read(rest | {"plate": ["a", nothing, *"abcdefghij"]}, group="plate")
+
+
 class OfTorchvision:
     """A data set as torchvision has them: (picture, number), and the names of the classes."""
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.files import files_below
-from unmask.given import split_named
+from unmask.given import SPLIT_COLUMNS, split_named
 from unmask.memory import refuse_more_than_memory
 from unmask.modalities.images.formats.picture import DEFLATE, Broken, Source
 from unmask.modalities.images.reading.arrays import (
@@ -30,7 +30,13 @@ from unmask.modalities.images.reading.arrays import (
     refuse_unread,
 )
 from unmask.modalities.images.reading.decode import decode_all, is_picture
-from unmask.modalities.images.reading.label_table import LABELS, labels_among, read_label_table
+from unmask.modalities.images.reading.label_table import (
+    LABELS,
+    groups_among,
+    labels_among,
+    parts_among,
+    read_label_table,
+)
 from unmask.modalities.images.reading.lazy import Stream, build
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
 from unmask.modalities.images.reading.targets import Parsed, array_targets, number_classes, parse_cells
@@ -246,21 +252,18 @@ def from_encoded(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> 
     label_column = labels_among(columns, how) or next(usual, None)
     if label_column is not None and label_column not in columns:
         raise UserError(f"{name}: no column {label_column!r}", hint=f"There are {', '.join(columns)}.")
-    if how.group is not None and how.group not in columns:
-        raise UserError(
-            f"{name}: no column {how.group!r}",
-            hint=f"{setting('group')} names a column; there are {', '.join(columns)}.",
-        )
     labels = None if label_column is None else columns[label_column]
-    found = from_cells(columns[column], labels, None if how.group is None else columns[how.group], name, how)
+    found = from_cells(columns[column], labels, columns, name, how)
     found = replace(found, label_column=label_column)
     return with_individuals(found, {} if how.problem == "none" else columns, labels, column, label_column)
 
 
 def from_cells(
-    cells: list[Any], labels: list[Any] | None, groups: list[Any] | None, name: str, how: ReadOptions
+    cells: list[Any], labels: list[Any] | None, columns: Mapping[str, Sequence[Any]], name: str, how: ReadOptions
 ) -> ImageSet:
-    """Encoded pictures as bytes, or as Hugging Face writes them: {'bytes': ..., 'path': ...}."""
+    """Encoded pictures as bytes, or as Hugging Face writes them: {'bytes': ..., 'path': ...}. `columns`: which may say
+    what part of a data set they are of, and their group."""
+    groups, (_, parts, notes) = groups_among(columns, name, how.group), parts_among(columns)
     sources: list[Source] = []
     for number, cell in enumerate(cells):
         if isinstance(cell, dict):
@@ -291,11 +294,13 @@ def from_cells(
             source=source,
             name=f"row {i}",
             label=None if labels is None else labels[i],
-            group=None if groups is None else str(groups[i]),
+            split=None if parts is None else parts[i],
+            group=None if groups is None else groups[i],
         )
         for i, source in enumerate(sources)
     ]
     found = decode_files(files, how)
+    found = replace(found, notes=[*found.notes, *notes])
     return found if parsed is None else replace(_labelled(found, parsed), notes=[*found.notes, *parsed.notes])
 
 
@@ -319,10 +324,10 @@ def from_dataset(name: str, how: ReadOptions) -> ImageSet:
     labels = None if label_column is None else list(table[label_column])
     if how.group is not None and how.group not in table.features:
         raise UserError(f"hf:{name}: no column {how.group!r}", hint=f"There are {list(table.features)}.")
-    groups = None if how.group is None else list(table[how.group])
-    found = replace(from_cells(list(cells), labels, groups, f"hf:{name}", how), label_column=label_column)
-    others = {n: list(table[n]) for n in table.column_names if names_individuals(n) and how.problem != "none"}
-    return with_individuals(found, others, labels, label_column)
+    read = [n for n in table.column_names if n == how.group or n.lower() in SPLIT_COLUMNS or names_individuals(n)]
+    others = {n: list(table[n]) for n in read}  # a column of other pictures would be decoded
+    found = replace(from_cells(list(cells), labels, others, f"hf:{name}", how), label_column=label_column)
+    return with_individuals(found, {} if how.problem == "none" else others, labels, label_column)
 
 
 def read_numpy(path: Path, how: ReadOptions = PLAIN) -> ImageSet:

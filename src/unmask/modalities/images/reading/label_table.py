@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,10 +89,7 @@ def read_label_table(
         raise UserError(f"pictures={how.pictures}: no such folder", hint="It is what the paths are relative to.")
     file_column = _file_column(path, names, how.column)
     root = path.parent if how.pictures is None else Path(how.pictures).expanduser()
-    part_column = next((n for n in names if n.lower() in SPLIT_COLUMNS), None)
-    parts = None if part_column is None else [split_named(cell_text(c)) for c in rows.columns[part_column]]
-    if parts is None or None in parts or not {*parts} > {"train"}:
-        parts, part_column = None, None
+    part_column, parts, part_notes = parts_among(rows.columns)
     others = [n for n in names if n not in (file_column, part_column, how.group)]
     wanted = [] if how.problem == "none" else _label_columns(path, rows, others, how)
     parsed = _labels(rows, wanted, how) if wanted else Parsed()
@@ -124,15 +121,35 @@ def read_label_table(
         File(source=str(place), name=cell, label=row, split=None if parts is None else parts[row], group=groups[row])
         for row, (cell, place) in enumerate(zip(cells, places, strict=True))
     ]
-    notes = list(parsed.notes)
-    if part_column is not None:
-        held_out = Counter(
-            cell_text(c) for c, part in zip(rows.columns[part_column], parts or [], strict=True) if part != "train"
-        )
-        counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(held_out.items()))
-        notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {counts}")
-    notes += _without_row(places, path)
+    notes = [*parsed.notes, *part_notes, *_without_row(places, path)]
     return LabelTable(files=files, parsed=parsed, notes=notes, labels=wanted, unread=unread)
+
+
+def parts_among(columns: Mapping[str, Sequence[Any]]) -> tuple[str | None, list[str] | None, list[str]]:
+    """(the column that says which part of a data set each row is of, these parts, a note of it); (None, None, []) where
+    none does, or all rows are of one."""
+    name = next((n for n in columns if n.lower() in SPLIT_COLUMNS), None)
+    cells = [] if name is None else [cell_text(cell) for cell in columns[name]]
+    parts = [part for cell in cells if (part := split_named(cell)) is not None]
+    if len(parts) < len(cells) or not {*parts} > {"train"}:
+        return None, None, []
+    held_out = Counter(cell for cell, part in zip(cells, parts, strict=True) if part != "train")
+    counts = ", ".join(f"{cell} ({count:,})" for cell, count in sorted(held_out.items()))
+    return name, parts, [f"column {name!r} says which rows are of the training part; held apart from it: {counts}"]
+
+
+def groups_among(columns: Mapping[str, Sequence[Any]], where: str, group: str | None) -> list[str] | None:
+    """The group of each row by the column that was named; None where none was."""
+    if group is None:
+        return None
+    if group not in columns:
+        raise UserError(
+            f"{where}: no column {group!r}", hint=f"{setting('group')} names a column; there are {', '.join(columns)}."
+        )
+    found = [cell_text(cell) for cell in columns[group]]
+    if empty := [f"row {n}" for n, name in enumerate(found) if not name]:
+        raise UserError(f"{where}: {first_of(empty)}: {group}: no group", hint="Every row needs a group.")
+    return found
 
 
 def _without_row(places: Sequence[Path], path: Path) -> list[str]:

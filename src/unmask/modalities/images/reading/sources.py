@@ -45,7 +45,14 @@ from unmask.modalities.images.reading.from_files import (
     read_numpy,
     with_individuals,
 )
-from unmask.modalities.images.reading.label_table import FILES, LABELS, is_label_table, labels_among
+from unmask.modalities.images.reading.label_table import (
+    FILES,
+    LABELS,
+    groups_among,
+    is_label_table,
+    labels_among,
+    parts_among,
+)
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.reading.targets import Problem, labels_of
@@ -183,7 +190,7 @@ def _read(data: Any, how: ReadOptions) -> ImageSet:
         return from_list(data, how)
     if kinds and kinds <= {bytes}:
         refuse_unread(how, "encoded pictures", *OF_FILES)
-        return from_cells(data, None, None, "data", how)
+        return from_cells(data, None, {}, "data", how)
     if all(issubclass(kind, str | Path) for kind in kinds):
         return _from_paths(data, how)
     raise UserError(
@@ -208,15 +215,19 @@ def _from_columns(columns: dict[str, list[Any]], how: ReadOptions) -> ImageSet:
 def _from_arrays(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> ImageSet:
     """A frame whose column `name` holds arrays, or Pillow's pictures."""
     label = labels_among(columns, how) or next((n for n in columns if n.lower() in LABELS), None)
-    for column in (label, how.group):
-        if column is not None and column not in columns:
-            raise UserError(f"the table: no column {column!r}", hint=f"There are {', '.join(columns)}.")
+    if label is not None and label not in columns:
+        raise UserError(f"the table: no column {label!r}", hint=f"There are {', '.join(columns)}.")
+    groups, (_, parts, notes) = groups_among(columns, "the table", how.group), parts_among(columns)
     pixels = _plain([c if isinstance(c, Image.Image) or c is None else as_array(c) for c in columns[name]], how.choice)
     inner = replace(how, column=None, label_column=None, group=None)
     found = _read(pixels, inner) if label is None else _from_pair(pixels, columns[label], inner)
-    found = replace(found, label_column=label)
-    if how.group is not None:
-        return replace(found, groups=np.array([str(name) for name in columns[how.group]]))
+    found = replace(
+        found,
+        label_column=label,
+        split=None if parts is None else np.array(parts),
+        groups=None if groups is None else np.array(groups),
+        notes=[*found.notes, *notes],
+    )
     return with_individuals(found, columns, None if label is None else columns[label], name, label)
 
 

@@ -190,7 +190,7 @@ def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
 
 def cell_text(cell: Any) -> str:
     """A cell as text: nothing as '', whole numbers in floats without their '.0'."""
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+    if no_value(cell):
         return ""
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
