@@ -485,6 +485,15 @@ def test_groups_of_a_table_stay_on_one_side_and_are_no_labels_of_the_validation_
     )
     shared = "3 of 6 pictures to judge on are of groups that have training pictures"
     assert any(shared in note for note in leaking.figures["data"]["notes"])
+    in_memory = [pd.read_csv(tmp_path / name) for name in ("a.csv", "c.csv")]
+    for frame in in_memory:
+        frame["file"] = [Image.open(tmp_path / "photos" / name) for name in frame["file"]]
+    plain = with_overrides(ClassifierSettings(), ONCE | {"group": "patient", "column": "file", "label_column": "age"})
+    for validation, note in [(in_memory[1], shared), (in_memory[1].drop(columns="patient"), "each counts by itself")]:
+        again = finetune_classify(where, in_memory[0], validation=validation, settings=plain, console=False)
+        assert any(note in line for line in again.figures["data"]["notes"])
+        if note == shared:
+            assert again.figures["validation"]["intervals"] == leaking.figures["validation"]["intervals"]
     settings = with_overrides(settings, {"holdout": 0.3})
     drawn = finetune_classify(where, tmp_path / "a.csv", tmp_path / "n", settings=settings, console=False)
     assert drawn.figures["validation"]["n"] % 3 == 0

@@ -263,7 +263,7 @@ def from_cells(
 ) -> ImageSet:
     """Encoded pictures as bytes, or as Hugging Face writes them: {'bytes': ..., 'path': ...}. `columns`: which may say
     what part of a data set they are of, and their group."""
-    groups, (_, parts, notes) = groups_among(columns, name, how.group), parts_among(columns)
+    groups, (_, parts, notes) = groups_among(columns, name, how), parts_among(columns)
     sources: list[Source] = []
     for number, cell in enumerate(cells):
         if isinstance(cell, dict):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from unmask.modalities.images.reading.targets import Parsed, cell_text, parse_ce
 
 FILES = ("file", "filename", "file_name", "filepath", "file_path", "path", "image", "image_path", "img", "picture")
 LABELS = ("label", "labels", "class", "classes", "target")
-ENDINGS = (".csv", ".tsv", ".parquet")
 SHOWN = 50
 """Bad rows that are named one by one."""
 
@@ -90,7 +89,8 @@ def read_label_table(
     file_column = _file_column(path, names, how.column)
     root = path.parent if how.pictures is None else Path(how.pictures).expanduser()
     part_column, parts, part_notes = parts_among(rows.columns)
-    others = [n for n in names if n not in (file_column, part_column, how.group)]
+    group = group_among(names, how)
+    others = [n for n in names if n not in (file_column, part_column, group)]
     wanted = [] if how.problem == "none" else _label_columns(path, rows, others, how)
     parsed = _labels(rows, wanted, how) if wanted else Parsed()
     unread = {n: rows.columns[n] for n in others if n not in wanted} if wanted else {}
@@ -108,13 +108,13 @@ def read_label_table(
             wrong.insert(0, f"{cell}: not a picture")
         elif (before := first.setdefault(os.path.realpath(place), row)) != row:
             wrong.insert(0, f"{cell}: also in {rows.where[before]}")
-        if how.group in rows.columns and not cell_text(rows.columns[how.group][row]):
-            wrong.append(f"{how.group}: no group")
+        if group in rows.columns and not cell_text(rows.columns[group][row]):
+            wrong.append(f"{group}: no group")
         bad += [f"{rows.where[row]}: {'; '.join(wrong)}"] if wrong else []
     if bad:
         raise _refusal(path, bad, len(rows.where) + len(rows.bad), how.pictures)
-    if how.group in rows.columns:
-        groups: list[str | None] = [cell_text(c) for c in rows.columns[how.group]]
+    if group in rows.columns:
+        groups: list[str | None] = [cell_text(c) for c in rows.columns[group]]
     else:
         groups = [group_of(place, root) for place in places]
     files = [
@@ -138,9 +138,14 @@ def parts_among(columns: Mapping[str, Sequence[Any]]) -> tuple[str | None, list[
     return name, parts, [f"column {name!r} says which rows are of the training part; held apart from it: {counts}"]
 
 
-def groups_among(columns: Mapping[str, Sequence[Any]], where: str, group: str | None) -> list[str] | None:
-    """The group of each row by the column that was named; None where none was."""
-    if group is None:
+def group_among(columns: Collection[str], how: ReadOptions) -> str | None:
+    """The column of groups that was named, or else that of the training data if it is there."""
+    return how.group or (learnt if (learnt := how.usual.get("group")) in columns else None)
+
+
+def groups_among(columns: Mapping[str, Sequence[Any]], where: str, how: ReadOptions) -> list[str] | None:
+    """The group of each row, of pictures that a table holds; None where there is no such column."""
+    if (group := group_among(columns, how)) is None:
         return None
     if group not in columns:
         raise UserError(

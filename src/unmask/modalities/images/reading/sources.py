@@ -103,8 +103,8 @@ def read_images(
         problem: what the labels of a table (.csv, .tsv, .parquet of paths) or of a pair are; see `targets.Problem`.
             None refuses tables of paths, and takes labels of a pair as classes.
         pictures: the folder that the paths of a table are relative to; None: the table's own.
-        usual: values of planes, alpha, nodata and slice that are no error where nothing reads them, and the
-            `label_column` that is read where it is there: those of a model's training.
+        usual: values of planes, alpha, nodata and slice that are no error where nothing reads them, and the columns
+            `label_column` and `group` that are read where they are there: those of a model's training.
 
     Raises:
         UserError: naming the file or picture at fault, or an argument that nothing reads for pictures of this kind.
@@ -217,7 +217,7 @@ def _from_arrays(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> 
     label = labels_among(columns, how) or next((n for n in columns if n.lower() in LABELS), None)
     if label is not None and label not in columns:
         raise UserError(f"the table: no column {label!r}", hint=f"There are {', '.join(columns)}.")
-    groups, (_, parts, notes) = groups_among(columns, "the table", how.group), parts_among(columns)
+    groups, (_, parts, notes) = groups_among(columns, "the table", how), parts_among(columns)
     pixels = _plain([c if isinstance(c, Image.Image) or c is None else as_array(c) for c in columns[name]], how.choice)
     inner = replace(how, column=None, label_column=None, group=None)
     found = _read(pixels, inner) if label is None else _from_pair(pixels, columns[label], inner)

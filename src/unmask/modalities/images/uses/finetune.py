@@ -31,7 +31,6 @@ from unmask.modalities.images.network.build import untrained
 from unmask.modalities.images.network.card import scored
 from unmask.modalities.images.reading.account import account_lines, class_notes, describe
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
-from unmask.modalities.images.reading.label_table import ENDINGS
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, notes_across
 from unmask.modalities.images.recipes import ELSEWHERE
@@ -248,11 +247,14 @@ def _pictures(
     objective = objective_of(train, settings.problem, settings.threshold)
     _smoothing(settings, objective.problem)
     if validation is not None:
-        # The column of groups of a table is not one of labels; folders of validation pictures need not have the levels.
-        group = settings.group if str(validation).lower().endswith(ENDINGS) else None
-        table["usual"] = base.folder.reading | {"label_column": train.label_column}
+        # Validation pictures need not have the column of groups, nor folders the levels.
+        group = settings.group if settings.group in ("folder", "file") else None
+        table["usual"] = base.folder.reading | {"label_column": train.label_column, "group": settings.group}
         held = base.read(validation, group=group, **table | {"problem": objective.problem})
         held = held.part("validation", "test") or held
+        if settings.group and held.groups is None:
+            note = f"warning: no {setting('group', settings.group)} of the validation pictures: each counts by itself"
+            train = dataclasses.replace(train, notes=[*train.notes, note])
     if held is not None:
         objective.truth(held)
         return train, held
