@@ -239,7 +239,7 @@ def check_weights(folder: str | Path, about: Mapping[str, Any]) -> None:
     """Compare the weights of a model folder with what its unmask.json notes of them, those that are there.
 
     Args:
-        about: contents of unmask.json; one without "files" is of an earlier version, and not compared.
+        about: contents of unmask.json; without "files" nothing is compared.
     """
     hint = 'Copy the folder again; if the weights were changed on purpose, remove "files" from its unmask.json.'
     written = about.get("files", {})

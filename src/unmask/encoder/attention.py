@@ -42,7 +42,6 @@ class AttentionLayout:
     Args:
         segment: 0 is padding; attention stays within a segment.
         position: position of each slot in its example; local attention measures distance in it.
-        queries: per row, which slots the last layer must compute (padded with 0), or None for all.
         shared: what an encoder's layers share besides, such as a table of relative positions.
         packed: where given, all slots stand side by side in one row and attention is computed by example.
         wanted: then the slots that the last layer must compute.

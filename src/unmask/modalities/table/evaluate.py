@@ -110,8 +110,8 @@ def _overlap(model: FittedTable, train: list[np.ndarray] | None, held_out: list[
             hint="Give the held-out table first, then the training table.",
         )
     if both <= (again + 0.05) * len(rows[1]):
-        other = model.fitted_to(train) is False
-        return "the model was not fitted to these training rows: figures of privacy are not of it" if other else None
+        other = "the model was not fitted to these training rows: figures of privacy are not of it"
+        return None if model.fitted_to(train) else other
     text = f"{both} of {len(rows[1])} held-out rows are training rows"
     if both == len(rows[1]):
         raise UserError(text, hint="Privacy can only be judged beside rows that the model was not fitted on.")

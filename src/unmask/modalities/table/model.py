@@ -337,9 +337,7 @@ class TableModel(FittedTable, Guessed, Printed):
 
     def shown(self) -> Shown:
         """How well each column is imputed, as `print` shows it."""
-        rows = [
-            (f["column"], *figure_texts(f), f["cells"], f["sentence"]) for f in self.facts.get("columns_imputed", [])
-        ]
+        rows = [(f["column"], *figure_texts(f), f["cells"], f["sentence"]) for f in self.facts["columns_imputed"]]
         return Shown(
             title=f"{self!r}",
             columns=("column", "error", "of the mean or mode", "90 % intervals hold", "cells", "in words"),
@@ -448,5 +446,5 @@ def _loaded(folder: Path) -> TableModel:
     model.extra = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
     stored_outcome(model)  # whole or not there
     if about.get("types"):
-        model.like = like_stored(about["types"], pandas=about.get("pandas", False))
+        model.like = like_stored(about["types"], pandas=about["pandas"])
     return model

@@ -49,7 +49,7 @@ class TableRun(Printed):
             **self.model.inspect(),
             "seconds": self.model.facts["seconds"],
             "fit_seconds": self.model.facts["seconds"],
-            "columns_imputed": self.model.facts.get("columns_imputed", []),
+            "columns_imputed": self.model.facts["columns_imputed"],
         }
 
     def shown(self) -> Shown:
@@ -128,9 +128,9 @@ def pretrain(
 def _check_same_fit(run: TableRun, frame: Frame, settings: TableSettings, known: Mapping[str, Any]) -> None:
     """Refuse to keep a finished fit for another one."""
     schema, config = schema_for(frame, **known), json.loads((run.folder / "config.json").read_text(encoding="utf-8"))
-    rows = rows_digest(encode(frame, schema))
-    was = _fingerprint(run.model.schema, config, run.model.facts.get("rows_digest", rows))
-    now = _fingerprint(schema, {"model_type": config.get("model_type"), **asdict(settings)}, rows)
+    was = _fingerprint(run.model.schema, config, run.model.facts["rows_digest"])
+    own = {"model_type": config.get("model_type"), **asdict(settings)}
+    now = _fingerprint(schema, own, rows_digest(encode(frame, schema)))
     hint = f"Give the same ones to keep it, or choose another {option('out')}."
     refuse_differences(was, now, run.folder, hint=hint)
 
@@ -198,17 +198,10 @@ def add_imputed(report: Any, model: TableModel) -> None:
     """How well each column is imputed, as a picture and a table, onto a report."""
     from unmask.evaluation.charts import bars, table
 
-    figures = model.facts.get("columns_imputed", [])
+    figures = model.facts["columns_imputed"]
     if not figures:
-        report.section(
-            "How well is each column imputed?",
-            "Not judged: "
-            + (
-                "this recipe gives point values alone."
-                if model.table.network.points_only
-                else "too few rows, or a model of an earlier version."
-            ),
-        )
+        why = "this recipe gives point values alone." if model.table.network.points_only else "too few rows."
+        report.section("How well is each column imputed?", f"Not judged: {why}")
         return
     good = [f["column"] for f in figures if f["verdict"] == "clearly_better"]
     sentence = f"{len(good)} of {len(figures)} columns are imputed clearly better than by their mean or mode."

@@ -330,7 +330,7 @@ def odd_values(histories: Histories) -> dict[str, dict[str, float]]:
     without = np.flatnonzero((share * count >= FEWEST) & (2 * valued < share * count))
     present = np.bincount(number[(count > 0) & (number >= 0)], minlength=len(vocabulary))
     carried = vocabulary.carried
-    usual = (carried > 0.5) & (carried * len(events) >= FEWEST) & (present[: len(carried)] == 0)
+    usual = (carried > 0.5) & (carried * len(events) >= FEWEST) & (present == 0)
     return {
         "absent_codes": {
             vocabulary.codes[i - FIRST]: float(carried[i]) for i in np.flatnonzero(usual).tolist() if i >= FIRST

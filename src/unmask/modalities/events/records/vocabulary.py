@@ -165,8 +165,7 @@ class Vocabulary:
         parents: with 'parents': code -> a more general one; a code that is not known stands for its nearest known one.
         visits: (2, sizes) share of the time stamps behind each patient's first that are the last one (0) or not (1) and
             have 1, 2, ... events.
-        carried: (codes + FIRST,) share of the training patients who have a dated event of a code; empty where a model's
-            folder is older.
+        carried: (codes + FIRST,) share of the training patients who have a dated event of a code.
     """
 
     codes: list[str]
@@ -321,9 +320,8 @@ class Vocabulary:
     def from_dict(cls, data: dict[str, Any]) -> Vocabulary:
         """From what `to_dict` gave."""
         knots = np.array([[np.nan] * len(LEVELS) if row is None else row for row in data["knots"]])
-        rest = {"rollup": data["rollup"], "parents": data["parents"]}
-        rest |= {k: np.array(data[k]) for k in ("visits", "carried") if k in data}
-        return cls(codes=list(data["codes"]), knots=knots, share=np.array(data["share"]), **rest)
+        rest = {k: np.array(data[k]) for k in ("share", "visits", "carried")}
+        return cls(codes=list(data["codes"]), knots=knots, rollup=data["rollup"], parents=data["parents"], **rest)
 
 
 def _normal(levels: np.ndarray) -> np.ndarray:

@@ -301,10 +301,9 @@ class FittedTable:
         self.like: Frame | None = None
         self.extra: dict[str, np.ndarray] = {}
 
-    def fitted_to(self, columns: Sequence[np.ndarray]) -> bool | None:
-        """Whether these are the rows that it was fitted to; None where a model of an earlier version does not say."""
-        known = self.facts.get("rows_digest")
-        return None if known is None else rows_digest(columns) == known
+    def fitted_to(self, columns: Sequence[np.ndarray]) -> bool:
+        """Whether these are the rows that it was fitted to."""
+        return rows_digest(columns) == self.facts["rows_digest"]
 
     def wrap(self, columns: dict[int, list[Any]]) -> Any:
         """New plain values, by column of the schema, as a table of the kind the model was fitted to; texts

@@ -210,7 +210,7 @@ def augmented(
             f"{frame.source}: there is a column 'synthetic' already",
             hint="It is to mark the rows that are added: rename it.",
         )
-    if model.fitted_to(encode_warned(model, frame)) is False:
+    if not model.fitted_to(encode_warned(model, frame)):
         warnings.warn(f"{frame.source}: not the table that the model was fitted to", stacklevel=3)
     drawn = synthesize(model, rows, where=where, seed=seed, constraints=constraints, rare="keep", extremes="keep")
     if frame.native is not None:
