@@ -152,3 +152,14 @@ def test_what_a_schedule_does_not_read_is_refused_or_goes_with_the_one_that_did(
     other = apply_overrides(held, {"schedule": "cosine"})
     assert (other.decay, other.minimum_rate) == (0.1, 0.1)
     assert apply_overrides(held, {"schedule": "constant"}).minimum_rate == 0
+
+
+def test_a_rate_of_matrices_that_the_optimiser_does_not_have_is_refused():
+    from unmask.modalities.text.recipes import TextSettings, with_overrides
+
+    for name in ("matrix_rate", "train.matrix_rate"):
+        with pytest.raises(UserError, match=r"matrix_rate=2.*optimiser='adamw': nothing reads this"):
+            with_overrides(TextSettings(), {name: 2})
+    assert with_overrides(TextSettings(), {"matrix_rate": 2, "optimiser": "muon"}).train.matrix_rate == 2
+    kept = asdict(TextSettings())  # of a run that is gone on with: every key is there
+    assert with_overrides(TextSettings(), kept) == TextSettings()

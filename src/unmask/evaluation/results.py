@@ -88,7 +88,7 @@ class PredictedRows(Printed, list[dict[str, Any]]):
             rows=[[_cell(row.get(name)) for name in columns] for row in self[:PRINTED]],
             notes=[
                 *([f"and {more:,} more: to_frame() has all"] if more > 0 else []),
-                *([", ".join(f"{name}: {value}" for name, value in self.about.items())] if self.about else []),
+                *([", ".join(f"{name}: {_cell(value)}" for name, value in self.about.items())] if self.about else []),
             ],
         )
 

@@ -332,7 +332,14 @@ def apply_run_overrides(
         if key in without and value != getattr(target.train, key):
             raise UnknownSetting(f"train.{key}", own | training | set(also), closest=key)
     # In one go: some of the kind's own settings are checked against those of `train`.
-    return apply_overrides(target, here | ({"train": there} if there else {}))
+    found: Any = apply_overrides(target, here | ({"train": there} if there else {}))
+    if {"matrix_rate", "train.matrix_rate"} & overrides.keys() and found.train.optimiser != "muon":
+        raise UserError(
+            f"{setting('matrix_rate', found.train.matrix_rate)} with {setting('optimiser', found.train.optimiser)}: "
+            "nothing reads this",
+            hint=f"Leave it out, or give {setting('optimiser', 'muon')}, whose matrices have a rate of their own.",
+        )
+    return found
 
 
 def settings_from(

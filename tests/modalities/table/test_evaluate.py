@@ -25,6 +25,13 @@ def test_a_model_is_shown_in_one_line(model):
     assert shown.endswith("fitted to 80 rows)")
 
 
+def test_scores_of_rows_print_themselves(model):
+    found = model.score(patients(12))
+    assert str(found).startswith("Pseudo-log-likelihood of 12 rows, in nats")
+    assert "and 2 more" in str(found)
+    assert found.to_frame()["score"].tolist() == [row["score"] for row in found]
+
+
 @pytest.mark.parametrize("rows", [1, 8, 0])
 def test_a_few_rows_are_nothing_to_compare(model, rows):
     with pytest.raises(UserError, match=f"{rows} synthetic"):

@@ -18,6 +18,7 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.elsewhere import FITTING
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
+from unmask.evaluation.results import PredictedRows
 from unmask.evaluation.shown import Printed, Shown
 from unmask.files import check_weights, damaged
 from unmask.guessed import Guessed, also_called
@@ -271,7 +272,7 @@ class TableModel(FittedTable, Guessed, Printed):
         )[1]
         return interval_frame(records, given)
 
-    def score(self, data: Any, *, absent: Sequence[str] | str = ()) -> list[dict[str, Any]]:
+    def score(self, data: Any, *, absent: Sequence[str] | str = ()) -> PredictedRows:
         """Per row its pseudo-log-likelihood, cells observed, and the least likely cell (a coding mistake, often); `row`
         as in `intervals`.
 
@@ -281,7 +282,8 @@ class TableModel(FittedTable, Guessed, Printed):
         Columns that are lacking, and cells beyond the training range, are said in a warning: see `beyond_range`.
         """
         frame, columns = self._warned(data, absent)
-        return self.scored(self.table.log_prob(columns), frame)
+        rows = self.scored(self.table.log_prob(columns), frame)
+        return PredictedRows(rows, "Pseudo-log-likelihood of {} rows, in nats: the higher, the more natural")
 
     def scored(self, log_prob: np.ndarray, frame: Frame) -> list[dict[str, Any]]:
         """What `score` says of the rows of a frame, from the log-probabilities of their cells, (rows, columns)."""

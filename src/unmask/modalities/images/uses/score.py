@@ -123,8 +123,9 @@ def raw_probe_accuracy(train: ImageSet, held: ImageSet, seed: int = 0) -> float 
         return None
     if train.labels is None or held.labels is None or train.classes != held.classes:
         return None
-    train = train.take(evenly(np.arange(len(train)), min(len(train), RAW_PROBED)))
-    return float((probe_predict(_raw(train), train.labels, _raw(held), seed=seed) == held.labels).mean())
+    some = evenly(np.arange(len(train)), min(len(train), RAW_PROBED))
+    answers = probe_predict(_raw(train.take(some)), train.labels[some], _raw(held), seed=seed)
+    return float((answers == held.labels).mean())
 
 
 def _raw(part: ImageSet) -> np.ndarray:

@@ -51,7 +51,7 @@ def judged_shown(found: Mapping[str, Any]) -> Shown:
         figures += figures_of(rule, list(rule), of="every label that occurs")
     elif "rule" in held:
         figures += figures_of(held["rule"], list(metrics), of=held["rule"]["name"])
-    return figures_shown(f"{found['task']}: {found['rows']:,} labelled rows, which are judged", figures)
+    return figures_shown(f"{found['task']}: {found['rows']:,} labelled rows judged", figures)
 
 
 def _estimate(row: dict[str, Any]) -> Estimate:
