@@ -71,19 +71,14 @@ class DisentangledAttention(SelfAttention):
 
     def positional(self, table: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """The table as keys and as queries, (heads, positions, depth) each, None where there is no such term."""
-        width, heads = self.config.width, (self.config.heads, self.config.width // self.config.heads)
-        key: Tensor | None = None
-        query: Tensor | None = None
-        if self.kind.shared:
-            both = F.linear(table, self.qkv.weight[: 2 * width], self.qkv.bias[: 2 * width])
-            query, key = both[:, :width], both[:, width:]
+        kind, width = self.kind, self.config.width
+        if kind.shared:
+            query, key = F.linear(table, self.qkv.weight[: 2 * width], self.qkv.bias[: 2 * width]).chunk(2, -1)
         else:
-            key = self.position_key(table) if self.kind.content_to_position else None
-            query = self.position_query(table) if self.kind.position_to_content else None
-        keys = None if key is None or not self.kind.content_to_position else key.unflatten(-1, heads).transpose(0, 1)
-        if query is None or not self.kind.position_to_content:
-            return keys, None
-        return keys, query.unflatten(-1, heads).transpose(0, 1)
+            key = self.position_key(table) if kind.content_to_position else table
+            query = self.position_query(table) if kind.position_to_content else table
+        key, query = (t.unflatten(-1, (self.config.heads, -1)).transpose(0, 1) for t in (key, query))
+        return key if kind.content_to_position else None, query if kind.position_to_content else None
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         scale = 1 / math.sqrt(q.shape[-1] * self.kind.terms)
