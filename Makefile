@@ -11,9 +11,10 @@ WORKERS ?= 2
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 PIP := PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --use-pep517 -c constraints.txt
-SHOWN := awk '/^(Collecting|Processing) / && ++n % 10 == 0 { print "  " n " packages found"; fflush() } \
-  /^ *Downloading .*([0-9][0-9][0-9.]* MB|GB)\)/ { print "  " $$1, $$2, $$3, $$4; fflush() } \
-  /^Installing collected/ { print "  writing " NF - 3 " packages: nothing is printed for a minute or more"; fflush() }'
+SHOWN := while read -r first file size unit rest; do case "$$first $$size $$unit" in \
+  Collecting\ *|Processing\ *) (( ++n % 10 )) || echo "  $$n packages found";; \
+  Downloading\ \([0-9][0-9]*\ MB\)|Downloading\ *\ GB\)) echo "  $$first $$file $$size $$unit";; \
+  Installing\ *) set -- $$rest; echo "  writing $$(( $$\# + 1 )) packages: nothing is printed for a minute or more";; esac; done
 
 .PHONY: help install demo test quick slow check verify tables bench model docs docs-slow release clean
 .DEFAULT_GOAL := help
