@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
-import transformers
 
 from text_corpus import tokenizer
+
+transformers = pytest.importorskip("transformers")
 
 VOCABULARY = 400
 SMALL = {

@@ -23,17 +23,19 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import safetensors.torch
 import torch
 import torch._dynamo  # looks at torch.cuda as it is, so before anything of that is replaced
 from accelerate.state import AcceleratorState
 from torch import Tensor
-from torch.nn.attention import varlen
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 import unmask
+
+varlen = pytest.importorskip("torch.nn.attention.varlen")  # since PyTorch 2.10
 
 DEVICE = torch.device("cuda", 0)
 CUDA = ("cuda", "meta")

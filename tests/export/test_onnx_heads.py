@@ -13,7 +13,6 @@ from unmask.errors import UserError
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-pytest.importorskip("transformers")
 from published import published, task_head
 from unmask.export.eight_bits import session
 from unmask.export.onnx import to_onnx
@@ -207,7 +206,7 @@ LABELS = {
 @pytest.mark.parametrize("kind", LABELS)
 def test_classifiers_say_the_same_here_in_transformers_and_in_onnx(kind, tmp_path):
     """Probabilities too: the temperature is in the head, of folders of before once they are loaded."""
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     tiny_folders.folder(tmp_path / "m")
     second = {"text2": "lazy dog"} if kind == "pair" else {}

@@ -88,7 +88,6 @@ def test_a_model_in_use_embeds_longer_texts_once_extended(folder):
 
 
 def test_relative_distances_stay_as_they_were_when_the_context_grows(tmp_path):
-    pytest.importorskip("transformers")
     from published import published
 
     published("deberta-v3", tmp_path / "model")  # its config.json has max_relative_positions -1

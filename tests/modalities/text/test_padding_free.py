@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import unmask
+from published import CASES, VOCABULARY, published
 from text_corpus import SENTENCES
 from unmask.core.batch import Example, pack
 from unmask.encoder import inference_encoder, local_global
@@ -12,10 +13,6 @@ from unmask.encoder.inference_encoder import has_eight_bit_form, has_inference_f
 from unmask.errors import UserError
 from unmask.kernels import inference_attention
 from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
-
-pytest.importorskip("transformers")
-
-from published import CASES, VOCABULARY, published
 
 SLOW = ("deberta-v2", "deberta-c2p")
 """A convolution beside the layers; a projection in front of the norm: through the core alone."""

@@ -40,7 +40,7 @@ def test_labels_are_read_or_refused(labels: str, tags: str | None) -> None:
 
 
 def test_a_tagger_without_marks_predicts_what_transformers_says(tmp_path) -> None:
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     from published import CASES, SMALL
 

@@ -47,7 +47,7 @@ def model_of(place):
 @pytest.mark.parametrize("recipe", ["bert", "modern"])
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 def test_the_model_starts_as_the_probe_and_transformers_reads_it(recipe, pooling, tmp_path):
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     text = load_folder(folder(tmp_path / "model", recipe=recipe))
     encoder = ExampleMaker(text.tokenizer, slots=64, types=recipe == "bert")

@@ -76,7 +76,7 @@ def test_pairs_agree_with_transformers(tmp_path):
 
 def agrees_with_transformers(out, texts, second=None):
     """A folder's logits are those of its transformers class on padded rows; returns that model."""
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     opened_folder = load(out, device="cpu", precision="fp32")
     task = opened_folder.task
@@ -95,7 +95,7 @@ def agrees_with_transformers(out, texts, second=None):
 
 def test_training_matches_a_plain_padded_loop(tmp_path):
     """Packing, the compact table and the needed-slots trick change nothing: same weights as torch's AdamW, padded."""
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     data = sentiment(24)
@@ -163,7 +163,7 @@ def test_tag(tmp_path, scheme):
     entity = predict(out, [text])[0]["entities"][0]
     assert (text[entity["start"] : entity["end"]], entity["label"]) == ("river bank", "PLACE")
     if scheme == "bio":
-        import transformers
+        transformers = pytest.importorskip("transformers")
 
         assert transformers.AutoModelForTokenClassification.from_pretrained(out).config.id2label[1] == "B-PLACE"
 
@@ -180,7 +180,7 @@ def questions(rows: int = 24) -> list[dict]:
 
 
 def test_answer(tmp_path):
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     data = questions()
@@ -383,7 +383,7 @@ def test_the_least_error_is_the_best(tmp_path, monkeypatch):
 
 
 def test_a_published_classifier_with_default_labels_predicts(tmp_path):
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     from published import CASES, SMALL
 

@@ -29,7 +29,7 @@ from unmask.modalities.images.formats.tiff_layout import SeriesLayout
 ENDINGS = (".tif", ".tiff", ".btf", ".tf8", ".lsm", ".svs", ".ndpi", ".stk")
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
-_WHITE_IS_ZERO, _WEBP = 0, 50001
+_WHITE_IS_ZERO, _YCBCR, _WEBP = 0, 6, 50001
 _ALPHA = (1, 2)
 _DEPTH_TAG = 32997
 
@@ -88,7 +88,7 @@ def _plain(source: Source, choice: Choice) -> bool:
             if tags.get(_DEPTH_TAG, 1) > 1 or tags.get(259) == _WEBP or tags.get(274, 1) >= LYING:
                 return False
             # Nor does it read the coefficients that uncompressed YCbCr has.
-            if image.mode == "YCbCr" and tags.get(259) == 1:
+            if tags.get(262) == _YCBCR and tags.get(259) == 1:
                 return False
             if 42113 in tags or (choice.alpha and samples in (2, 4)) or (samples == 4 and 33550 in tags):
                 return False
