@@ -65,7 +65,7 @@ def attention_maps(model: MaskedModel[PatchCodec], batch: PackedBatch, layer: in
             model.states(batch)
     finally:
         handle.remove()
-    q, k, _ = module.split(module.qkv(caught[0])).unbind(0)
+    q, k, _ = module.project(caught[0], None)
     weights = (q.float() @ k.float().transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
     first = int(config.class_token)
     if model.drops_missing and not bool(batch.observed.all()):
