@@ -12,10 +12,14 @@ from tables import patients
 from unmask.errors import UserError
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.table.evaluation import fidelity
+from unmask.modalities.table.imputation.formula_fit import fit_formula
+from unmask.modalities.table.imputation.formula_text import parse_formula
 from unmask.modalities.table.imputation.multiple import MultipleImputation
 from unmask.modalities.table.imputation.pooling import pool
 from unmask.modalities.table.imputation.tipping_point import tipping_point
 from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.survival.estimators import (
     cumulative_incidence,
     fit_cox,
@@ -53,6 +57,31 @@ def r_figures():
     """Of R's survival, on a cohort with late entry, ties and two causes."""
     found = json.loads((Path(__file__).parent / "survival_r.json").read_text())
     return found, {k: np.array(found[k]) for k in ("x1", "x2", "entry", "time", "cause")}
+
+
+def test_estimates_do_not_depend_on_the_units_of_the_columns(rng):
+    rows, units = 400, np.array([1.0, 7e9, 5e-11])
+    x = rng.normal(3, 1, (rows, 3))
+    strength = x @ [0.5, 0.4, -0.3] - 1.8
+    time, left = rng.exponential(np.exp(-strength)), rng.uniform(0, 3, rows)
+    frame = pd.DataFrame(x, columns=["age", "wbc", "calcidiol"])
+    frame["time"], frame["died"] = np.minimum(time, left).round(3) + 0.001, (time <= left).astype(int)
+    frame["score"], frame["better"] = strength + rng.normal(size=rows), strength + rng.logistic(size=rows) > 0
+    schema = TableModel.fit(frame, steps=1, duration="time", event="died").schema
+    given = encode(read_frame(frame), schema)
+    other = [values * (units[n] if n < 3 else 1) for n, values in enumerate(given)]
+    for text in (
+        "Surv(time, died) ~ age + wbc + calcidiol",
+        "score ~ age + wbc + calcidiol",
+        "better ~ age + wbc + calcidiol",
+    ):
+        formula = parse_formula(text, schema)
+        settings = [{}, {"firth": True}] if "better" in text else [{}, {"penalizer": 0.1}] if "Surv" in text else [{}]
+        for more in settings:
+            a, b = fit_formula(formula, given, **more), fit_formula(formula, other, **more)
+            assert np.allclose(b.beta[-3:] * units, a.beta[-3:], rtol=1e-5)
+            assert np.allclose(b.error[-3:] * units, a.error[-3:], rtol=1e-5)
+            assert np.abs(a.beta[-3:]).min() > 0.1
 
 
 def test_late_entry_agrees_with_r():

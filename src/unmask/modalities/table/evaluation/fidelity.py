@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
-from unmask.modalities.table.survival.estimators import cumulative_incidence, fit_cox
+from unmask.modalities.table.survival.estimators import cumulative_incidence, deviation, fit_cox
 from unmask.modalities.table.survival.hazards import fit_baseline
 
 Columns = Sequence[np.ndarray]
@@ -40,7 +40,7 @@ def wide(columns: Columns, sizes: Sequence[int], reference: Columns | None = Non
         if size:
             parts.append((x[:, None] == np.arange(size)) / np.sqrt(2))
         else:
-            parts.append(((x - r.mean()) / max(float(r.std()), 1e-9))[:, None])
+            parts.append(((x - r.mean()) / deviation(r))[:, None])
     return np.hstack(parts).astype(np.float64)
 
 
@@ -83,8 +83,7 @@ def hazard_ratios(
     """Log hazard ratios of one regression on both: mean |difference|, interval overlap, sign flips, one row per name.
     `real`, `synthetic`: regressors and outcomes. Regressors are taken in units of the real deviation, so that the mean
     difference is over comparable numbers; ratios in the rows are per such unit for quantities."""
-    scale = np.where(np.array([len(np.unique(c)) for c in real.x.T]) > 2, real.x.std(0), 1.0)
-    scale = np.where(scale > 1e-9, scale, 1.0)
+    scale = np.where(np.array([len(np.unique(c)) for c in real.x.T]) > 2, deviation(real.x), 1.0)
     fits = [fit_cox(g.x / scale, g.time, g.event, entry=g.entry, ridge=1e-4) for g in (real, synthetic)]
     a, b = fits
     # Separated or absent levels have no hazard ratio to speak of.
@@ -123,7 +122,7 @@ def hazard_ratios(
 
 def transfer(train: Cohort, test: Cohort) -> float:
     """C-index on `test` of a Cox regression fitted on `train`."""
-    scale = np.maximum(train.x.std(0), 1e-9)
+    scale = deviation(train.x)
     fitted = fit_cox(train.x / scale, train.time, train.event, entry=train.entry, ridge=1.0)
     return concordance((test.x / scale) @ fitted.beta, test.time, test.event, test.entry)
 
@@ -267,7 +266,7 @@ def risks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows, times) risks of an event by each time from a Cox regression, and the linear predictors."""
     train = Cohort(*train)
-    center, scale = train.x.mean(0), np.maximum(train.x.std(0), 1e-9)
+    center, scale = train.x.mean(0), deviation(train.x)
     z, new = (train.x - center) / scale, (x - center) / scale
     base = fit_baseline(z, train.time, train.event, 1.0, entry=train.entry, weight=weight)
     linear = np.clip((new - np.average(z, axis=0, weights=weight)) @ base.beta, -30, 30)

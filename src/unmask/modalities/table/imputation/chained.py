@@ -74,7 +74,7 @@ class Regressors:
                 width = len(levels)
             else:
                 deviation = float(seen.std()) if len(seen) else 0.0
-                scale = (float(seen.mean()), deviation) if deviation > 1e-12 * max(1.0, abs(seen.mean())) else scale
+                scale = (float(seen.mean()), deviation) if deviation > 1e-12 * abs(seen.mean()) else scale
                 width = int(deviation > 0)
             start = 1 + len(self.owner)
             self.owner += [place] * width

@@ -104,6 +104,7 @@ def fit_formula(
         flat = [n for n, s in zip(names, scale, strict=True) if s == 0]
         what = f"{flat[0]!r} does not vary" if flat else "the regressors are collinear"
         raise UserError(f"formula {formula.text!r}: {what}", hint="Leave a term out.")
+    as_given, x = x, x / scale  # units may be far apart: cells per litre, moles per litre
     if formula.family == "ols":
         df = len(x) - x.shape[1]
         if df < 1:
@@ -127,8 +128,9 @@ def fit_formula(
         else:
             found = fit_cox(x, time, event, entry=entry)
             beta, covariance = found.beta, found.covariance
-        df, center = int((event > 0).sum()) - x.shape[1], x.mean(0)
-    reach = np.where((x == 1).all(0), 1.0, np.ptp(x, axis=0))
+        df, center = int((event > 0).sum()) - x.shape[1], as_given.mean(0)
+    beta, covariance = beta / scale, covariance / np.outer(scale, scale)
+    reach = np.where((as_given == 1).all(0), 1.0, np.ptp(as_given, axis=0))
     return FormulaFit(
         formula=formula,
         names=names,

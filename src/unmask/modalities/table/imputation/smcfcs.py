@@ -24,7 +24,7 @@ from unmask.modalities.table.imputation.formula import Formula, entry_of
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
 from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale, written
 from unmask.modalities.table.recipes import settings_of
-from unmask.modalities.table.survival.estimators import Hazard, draw_hazard
+from unmask.modalities.table.survival.estimators import Hazard, deviation, draw_hazard
 
 BLOCK, TRIES = 8192, 128
 """Proposals judged at once over all rows, and proposals of a row before it moves by slice sampling."""
@@ -100,7 +100,7 @@ class Substantive:
             x = np.nan_to_num(self.formula.design(now), posinf=0.0, neginf=0.0)
         use = x[self.seen]
         center = use.mean(0) if self.formula.intercept else np.zeros(x.shape[1])
-        scale = np.maximum(use.std(0), 1e-9)
+        scale = deviation(use)
         return (x - center) / scale, center, scale
 
     def score(self, place: int, now: Sequence[np.ndarray], rows: np.ndarray) -> Score:

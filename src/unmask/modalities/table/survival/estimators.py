@@ -81,12 +81,22 @@ def fit_cox(
         raise ValueError("no event to regress on")
     likelihood = PartialLikelihood(x, time, event, entry=entry, weight=weight, ridge=ridge)
     beta = np.zeros(x.shape[1]) if start is None else start
-    small = 1e-9 * np.eye(len(beta))
-    beta, _ = maximum(
-        beta, likelihood.value, likelihood.derivatives, solve=lambda h, g: np.linalg.lstsq(h + small, g, rcond=None)[0]
-    )
-    covariance = np.linalg.pinv(likelihood.derivatives(beta)[1])
+    beta, _ = maximum(beta, likelihood.value, likelihood.derivatives, solve=lambda h, g: inverse(h) @ g)
+    covariance = inverse(likelihood.derivatives(beta)[1])
     return Cox(beta=beta, covariance=covariance, log_likelihood=likelihood.value(beta))
+
+
+def inverse(information: np.ndarray) -> np.ndarray:
+    """The covariance of an information, by least squares where it is singular; taken in units in which each parameter
+    has an information of 1, so that cells per litre stand beside moles per litre."""
+    unit = 1 / np.sqrt(np.maximum(np.diag(information), np.finfo(float).tiny))
+    return unit[:, None] * np.linalg.pinv(unit[:, None] * information * unit, hermitian=True) * unit
+
+
+def deviation(x: np.ndarray) -> np.ndarray:
+    """(columns,) standard deviations, whatever the unit; 1 where a column varies by no more than rounding does."""
+    found = x.std(0)
+    return np.where(found > 1e-12 * np.abs(x).max(0), found, 1.0)
 
 
 def maximum(

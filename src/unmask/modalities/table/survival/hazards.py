@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unmask.modalities.table.survival.estimators import PartialLikelihood, fit_cox
+from unmask.modalities.table.survival.estimators import PartialLikelihood, deviation, fit_cox
 
 RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, np.inf)
 """Penalties to choose from, in rows' worth of shrinkage of standardised covariates; with the last nothing is explained.
@@ -212,7 +212,7 @@ def fit_outcome(
         entry: time from which each row is at risk.
         curves: how many covariates, the last ones, are curves of others: each hazard has those that tell of it.
     """
-    center, scale = x.mean(0), np.maximum(x.std(0), 1e-9)
+    center, scale = x.mean(0), deviation(x)
     z = (x - center) / scale
 
     def fit(happened: np.ndarray) -> BaselineHazard:
