@@ -13,6 +13,8 @@ import torch
 from unmask.errors import UserError
 from unmask.modalities.events.questions import query_fit
 from unmask.modalities.events.questions.queries import (
+    ABOVE,
+    BELOW,
     ITEMS,
     QueryDraws,
     check_end_known,
@@ -21,10 +23,12 @@ from unmask.modalities.events.questions.queries import (
     first_after,
     horizons,
     made,
+    matches,
     with_questions,
 )
 from unmask.modalities.events.questions.query_fit import start_questions
 from unmask.modalities.events.questions.query_head import QueryHead
+from unmask.modalities.events.questions.query_text import checked, parsed
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, OBSERVATION_END, STATIC, Events, Labels
@@ -208,6 +212,28 @@ def test_facts_without_a_time_are_never_asked_for():
     draws = drawer(hospital())
     assert draws.share[draws.histories.vocabulary.numbers(["FACT"])[0]] == 0
     assert draws.share[draws.histories.vocabulary.numbers(["MEDS_DEATH"])[0]] > 0
+
+
+@pytest.mark.parametrize("digits", [1, 2])
+def test_a_value_is_never_beyond_itself(digits):
+    """Values of events are float32, the numbers of a question decimals: > 0.4 is not >= 0.4, nor is < 37.1 <= 37.1."""
+    cuts = np.round(np.arange(1, 11) * 10.0**-digits, digits)
+    value = np.repeat(cuts, 100)
+    events = Events(
+        subjects=np.array([1]),
+        offsets=np.array([0, 1000]),
+        time=np.arange(1000) * HOUR,
+        code=np.zeros(1000, np.int64),
+        value=value.astype(np.float32),
+        codes=["LAB"],
+    )
+    histories = Histories(events, Vocabulary.fit(events, floor=1))
+    head = SimpleNamespace(share=torch.ones(len(histories.vocabulary)), edges=torch.tensor([1.0, 1000.0]))
+    for side, word in ((ABOVE, ">"), (BELOW, "<")):
+        queries = checked([parsed(f"LAB {word} {cut} within 1 day") for cut in cuts], histories, head)
+        found = matches(queries, histories.code[:], events.value).reshape(len(cuts), -1, 1000)[:, 0].sum(1)
+        assert found.tolist() == [int((side * (value - cut) > 0).sum()) for cut in cuts]
+        assert np.abs(queries.share[:, 0] - found / 1000).max() < 0.05  # those of one cut are 0.1
 
 
 def test_horizons_beyond_the_end_of_observation_are_not_asked():

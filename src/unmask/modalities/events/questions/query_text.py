@@ -146,9 +146,10 @@ def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> 
             number = int(vocabulary.numbers([item.code])[0])
             if number < FIRST or not share[number]:
                 raise _unknown(query, item, vocabulary, share, number)
-            if item.side:
-                _check_cut(query, item, vocabulary.knots[number])
-            code[q, i], side[q, i], cut[q, i] = number, item.side, item.cut
+            with np.errstate(over="ignore"):
+                code[q, i], side[q, i], cut[q, i] = number, item.side, np.float32(item.cut)  # as values are kept
+            if item.side and not vocabulary.knots[number, 0] <= cut[q, i] <= vocabulary.knots[number, -1]:
+                raise _no_value_near(query, item, vocabulary.knots[number])
         if not edges[0] * (1 - SLACK) <= query.hours <= edges[-1] * (1 + SLACK):
             raise UserError(
                 f"question {query.text!r}: a horizon of {spoken(query.hours)}",
@@ -157,14 +158,13 @@ def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> 
     return made(histories, code, side, cut)
 
 
-def _check_cut(query: Query, item: CodeCondition, knots: np.ndarray) -> None:
+def _no_value_near(query: Query, item: CodeCondition, knots: np.ndarray) -> UserError:
     if not np.isfinite(knots[0]):
-        raise UserError(f"question {query.text!r}: {item.code} comes without numbers", hint="Ask for the code alone.")
-    if not knots[0] <= item.cut <= knots[-1]:
-        raise UserError(
-            f"question {query.text!r}: no value of {item.code} in training was near {item.cut:g}",
-            hint=f"All but one in 1,000 at either end were from {knots[0]:g} to {knots[-1]:g}.",
-        )
+        return UserError(f"question {query.text!r}: {item.code} comes without numbers", hint="Ask for the code alone.")
+    return UserError(
+        f"question {query.text!r}: no value of {item.code} in training was near {item.cut:g}",
+        hint=f"All but one in 1,000 at either end were from {knots[0]:g} to {knots[-1]:g}.",
+    )
 
 
 def _unknown(query: Query, item: CodeCondition, vocabulary: Vocabulary, share: np.ndarray, number: int) -> UserError:
