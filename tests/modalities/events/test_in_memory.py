@@ -220,8 +220,16 @@ def test_labels_that_were_read_of_other_events_are_refused(outcome, of_files):
 def test_rows_of_an_array_are_those_of_the_labels(outcome, of_files):
     meds, _, _, labels, _ = outcome
     more = pl.concat([labels, labels.head(1).with_columns(subject_id=pl.lit(10**9, pl.Int64))])
-    with pytest.raises(UserError, match=f"1 of {len(more)} labels"):
-        of_files[1].embed(meds, more)
+    for verb in (of_files[1].embed, of_files[1].predict_proba):
+        with pytest.raises(UserError, match=f"1 of {len(more)} labels .* such as 1000000000"):
+            verb(meds, more)
+    question = f"{of_files[1].folder.vocabulary.codes[0]} within 10 days"
+    for verb in (lambda given: of_files[1].predict(meds, labels=given), lambda at: of_files[1].ask(meds, question, at)):
+        with pytest.warns(UserWarning, match=f"1 of {len(more)} labels .* such as 1000000000: left out"):
+            assert len(verb(more)) == len(labels)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(verb(read_labels(more, read_meds(meds)))) == len(labels)
 
 
 VALUE = pl.col("numeric_value")

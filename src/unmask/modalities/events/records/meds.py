@@ -151,7 +151,7 @@ class Labels:
             classes.
         days: (points,) from float_value beside boolean_value: days to the event (True) or to the end of what is
             known (False), or None.
-        outside: labels left out because their subjects have no events in the data.
+        outside: labels left out because their subjects have no events in the data; `strangers` are the first of these.
         null: field -> (points,) where the file has no label: there the field holds a 0 or "" that means nothing. Fields
             that are whole are not among them, and those of points to learn from or to judge by always are.
     """
@@ -163,6 +163,7 @@ class Labels:
     number: np.ndarray | None = None
     days: np.ndarray | None = None
     outside: int = 0
+    strangers: tuple[int, ...] = ()
     null: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -180,6 +181,7 @@ class Labels:
             **taken,
             names=None if self.names is None else [self.names[i] for i in number.tolist()],
             outside=self.outside,
+            strangers=self.strangers,
             null={name: mask[number] for name, mask in self.null.items()},
         )
 
@@ -402,6 +404,7 @@ def read_labels(labels: Any, events: Events, *, need_value: bool = True) -> Labe
     return Labels(
         subject=place[there],
         outside=outside,
+        strangers=tuple(dict.fromkeys(subjects[~there][:3].tolist())),
         time=whole["prediction_time"].to_physical().to_numpy().astype(np.int64),
         **_values(whole, root, need_value),
     )

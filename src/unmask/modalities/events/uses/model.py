@@ -15,7 +15,7 @@ import torch
 
 from unmask.core.embed import embed_batches
 from unmask.core.score import Mode
-from unmask.errors import UserError, option
+from unmask.errors import UserError, option, outside
 from unmask.evaluation.results import JudgedFigures, figures_shown
 from unmask.evaluation.shown import Shown
 from unmask.given import values_of
@@ -58,6 +58,19 @@ def points_given(verb: str, out: Any, labels: Any) -> tuple[str | Path | None, A
             hint=f"Give {option('labels', 'task')}: a MEDS task folder, or a table with its columns.",
         )
     return out, labels
+
+
+def _points(labels: Any, events: Events, *, named_rows: bool) -> Labels:
+    """The points of labels, unless they were read before; of subjects without events a frame has no rows, with a
+    warning, and an array, whose rows have no names, is refused."""
+    points = read_labels(labels, events, need_value=False)
+    if points is not labels and points.outside:
+        text = f"{points.outside:,} of {points.outside + len(points):,} labels are of subjects without events in the "
+        text += f"data, such as {', '.join(map(str, points.strangers))}"
+        if not named_rows:
+            raise UserError(text, hint="Leave them out, or read them with unmask.events.read_labels, which does.")
+        warnings.warn(f"{text}: left out", stacklevel=outside())
+    return points
 
 
 def judged_shown(found: Mapping[str, Any]) -> Shown:
@@ -120,13 +133,9 @@ class EventModel(Usable):
             UserError: points are of subjects without events: rows of the array would not be theirs.
         """
         events = as_events(data)
-        read = None if points is None else read_labels(points, events, need_value=False)
-        if read is not None and read is not points and read.outside:
-            raise UserError(
-                f"{read.outside:,} of {read.outside + len(read):,} labels are of subjects without events",
-                hint="Leave them out, or read them with unmask.events.read_labels, which does.",
-            )
-        return self.states(self.histories(events), read)
+        return self.states(
+            self.histories(events), None if points is None else _points(points, events, named_rows=False)
+        )
 
     def histories(self, events: Events) -> Histories:
         """The patients as this model reads them.
@@ -199,6 +208,8 @@ class EventModel(Usable):
             out: a .parquet to write it to.
             labels: a MEDS task folder or a table with its columns: where predictions are asked for.
 
+        Labels of subjects without events are left out, with a warning.
+
         The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was
         held out of that ('held_out'), or the fine-tuning did not have it ('unseen'); null where their
         births say that the ids are other people's. Probabilities of 'train' are too good to judge the model by.
@@ -207,7 +218,8 @@ class EventModel(Usable):
             UserError: the model has no outcome head, or data or labels are not right.
         """
         out, labels = points_given("predict", out, labels)
-        frame = self.predicted(data, labels)[0]
+        events = as_events(data)
+        frame = self.predicted(events, _points(labels, events, named_rows=True))[0]
         if out is not None:
             write_predictions(frame, out)
         return frame
@@ -216,10 +228,11 @@ class EventModel(Usable):
         """(points, classes) probabilities, as scikit-learn calls them; of a yes or no those of False and True.
 
         Raises:
-            UserError: the model predicts a number, times or next visits.
+            UserError: the model predicts a number, times or next visits; labels are of subjects without events: rows
+                of the array would not be theirs.
         """
         events = as_events(data)
-        points = read_labels(points_given("predict_proba", None, labels)[1], events, need_value=False)
+        points = _points(points_given("predict_proba", None, labels)[1], events, named_rows=False)
         _, target, p = self.probabilities(events, points)
         if target.kind not in ("binary", "classes"):
             raise UserError(
@@ -256,7 +269,8 @@ class EventModel(Usable):
 
         Returns:
             subject_id, prediction_time, question, probability (null where nothing can be said), unanswered (why); a row
-            per point and question, points in the order of the labels.
+            per point and question, points in the order of the labels; a warning says which labels are left out, for
+            their subjects have no events.
 
         Raises:
             UserError: the model was pretrained without questions, a question cannot be read or was not trained (an
@@ -272,7 +286,7 @@ class EventModel(Usable):
                 f"{option('at')} and {option('until')}", hint="Ask at the times of a task, or of everybody at one."
             )
         events = as_events(data)
-        histories, points = self.histories(events), None if at is None else read_labels(at, events, need_value=False)
+        histories, points = self.histories(events), None if at is None else _points(at, events, named_rows=True)
         self.folder.model.to(self.device)
         end = None if until is None else moment_of(until, option("until"))
         return ask(self.folder, histories, several, points, end)
