@@ -73,7 +73,7 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
             slots=[min(length, folder.slots) for length in lengths] if name == "classify" else lengths,
             run=lambda some: predictions(folder, some),
             finish=finish,
-            together=name if name in _SHAPES else None,
+            together=(name, folder.about.get("activation")) if name in _SHAPES else None,
         )
 
     cut = Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False)

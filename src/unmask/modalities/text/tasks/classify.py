@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,7 +61,8 @@ class Classify(TextTask):
         self.weights = weights
         self.joined: list[str] = []
         self.problem, self.labels = about["problem"], list(about.get("labels") or [])
-        self.pairs = bool(about.get("pair", True))
+        of_pairs = self.outputs == 1 or any(name.lower().startswith("entail") for name in self.labels)
+        self.pairs = about.get("pair", of_pairs or None)  # the folders of others do not say
         self.number = {label: i for i, label in enumerate(self.labels)}
         self.metric = metric or {"single": "accuracy", "multi": "f1_micro", "regression": "pearson"}[self.problem]
         if self.metric not in (known := self._metrics()):
@@ -192,6 +194,11 @@ class Classify(TextTask):
                 hint=f"Give columns text and text2 ({flags(text2='COLUMN')}) to a model of pairs, and one column to "
                 "another.",
             )
+        if pair and not labelled and "pair" not in self.about and all(i.text2 in self.labels for i in items):
+            raise UserError(
+                f"{items[0].where}: the second text is {items[0].text2!r}, one of the model's labels",
+                hint="Give the texts alone; evaluate reads texts with their labels.",
+            )
         examples = self.encoder.whole([i.text for i in items], [i.text2 for i in items])
         extra = {"target": self._targets(items)} if labelled else {}
         return Prepared(items, examples, [[i] for i in range(len(items))], extra)
@@ -261,7 +268,10 @@ class Classify(TextTask):
 
     def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
         if self.problem == "regression":
-            return [{"label": float(x[0]), "value": float(x[0])} for x in found]
+            numbers = [float(x[0]) for x in found]
+            if self.about.get("activation") == "sigmoid":
+                numbers = [1 / (1 + math.exp(-x)) if x > -700 else 0.0 for x in numbers]
+            return [{"label": x, "value": x} for x in numbers]
         out = []
         abstain = self.about.get("abstain")
         for p in self.probabilities(found):

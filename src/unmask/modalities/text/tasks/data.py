@@ -340,7 +340,12 @@ def as_items(
     named = isinstance(rows[0], dict)
     if not named:
         refuse_group(columns, "rows")
-        pairs = columns.pairs and not labelled
+        pairs = bool(columns.pairs) and not labelled
+        if columns.pairs is None and not labelled and (two := [row for row in rows if _is_pair(row)]):
+            raise UserError(
+                f"row {two[0]!r:.80}: a pair of texts, or a text and its label?",
+                hint="The model does not say whether it reads pairs: give texts alone, or dicts with text and text2.",
+            )
         if wrong := [f"row {i} is {row!r:.60}" for i, row in enumerate(rows, 1) if not _is_row(row, pairs=pairs)]:
             second = "(text, text2)" if pairs else "(text, label)"
             raise UserError(
@@ -411,6 +416,11 @@ def _is_multi_hot(label: Label) -> bool:
 def default_label_names(places: int) -> list[str]:
     """Names of labels that have a place alone, as transformers gives them."""
     return [f"LABEL_{place}" for place in range(places)]
+
+
+def _is_pair(row: Any) -> bool:
+    """Whether a row of Python has two texts, or a text and a label."""
+    return not isinstance(row, str) and isinstance(row, Sequence) and len(row) == 2
 
 
 def _is_row(row: Any, *, pairs: bool = False) -> bool:

@@ -165,7 +165,7 @@ def predict(
     """One prediction per input, in order.
 
     Args:
-        data: texts, rows, a frame or a file.
+        data: texts, rows, a frame or a file; (text, text2) rows of a model that is known to read pairs, else dicts.
         out: a .jsonl to write them to as well.
         columns: which columns to read; default those that the model was trained on, else guessed from their names.
         say: called with which columns were read.
@@ -173,10 +173,11 @@ def predict(
             many.
 
     Returns:
-        classify: label, probability, probabilities (and labels, or value); tag: entities, each start, end, label, text,
-        probability; answer: answer with text, start, end, probability, and nbest; similarity: score of a pair, or
-        embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them stand
-        under `input`, and an id under `id`.
+        classify: label, probability, probabilities (and labels, or value: the one output of a published folder goes
+        through the sigmoid, unless config.json says regression or names the identity); tag: entities, each start, end,
+        label, text, probability; answer: answer with text, start, end, probability, and nbest; similarity: score of a
+        pair, or embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them
+        stand under `input`, and an id under `id`.
     """
     if out is not None:
         check_results([str(out)], [data] if isinstance(data, str | Path) else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -138,11 +139,8 @@ def _with_head(text: TextFolder, path: str | Path, where: torch.device, precisio
     names = text.hf_config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # as transformers has it
     labels = [str(v) for _, v in sorted(names.items(), key=lambda kv: int(kv[0]))]
     if not about:
-        problem = {"multi_label_classification": "multi", "regression": "regression"}
         about = {"name": name, "labels": labels, "slots": text.model.encoder.config.longest}
-        about["problem"] = problem.get(
-            str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single"
-        )
+        about |= _published(text.hf_config, labels, path) if name == "classify" else {}
     outputs = task.outputs_of({"labels": labels} | about)
     saved = about.get("baseline")
     model, random = build(text, None if saved else task.head, outputs, pooling=about.get("pooling"))
@@ -154,6 +152,40 @@ def _with_head(text: TextFolder, path: str | Path, where: torch.device, precisio
     model.precision = precision_of(model, precision, where)
     baseline = load_baseline(find_folder(path), *task.simpler_of({"labels": labels} | about)) if saved else None
     return TaskFolder(text=text, model=model, about=about, baseline=baseline)
+
+
+ACTIVATIONS = {"Sigmoid": "sigmoid", "sigmoid": "sigmoid", "Identity": "identity", "none": "identity"}
+"""How config.json calls what is applied to the one output of a head -> what we do."""
+
+
+def _published(config: Mapping[str, Any], labels: list[str], path: Any) -> dict[str, Any]:
+    """What config.json of a classifier that others wrote says: its `problem`; the `activation` of a single output, as
+    sentence-transformers' CrossEncoder kept it, or else as transformers' pipeline has it."""
+    stated = str(config.get("problem_type"))
+    single = len(labels) == 1 and stated != "multi_label_classification"
+    about: dict[str, Any] = {"problem": "multi" if stated == "multi_label_classification" else "single"}
+    if single or stated == "regression":
+        about = {"problem": "regression", "activation": _transformers_activation(config)}
+        if not single:
+            raise UserError(f"{path}: {len(labels)} numbers (problem_type regression)", hint="One can be predicted.")
+        kept = (config.get("sentence_transformers") or {}).get("activation_fn")
+        kept = kept or config.get("sbert_ce_default_activation_function")
+        if given := kept or config.get("function_to_apply"):
+            about["activation"] = ACTIVATIONS.get(str(given).rpartition(".")[2])
+            if about["activation"] is None:
+                raise UserError(f"{path}: config.json applies {given} to the output", hint="Known: Sigmoid, Identity.")
+    return about
+
+
+def _transformers_activation(config: Mapping[str, Any]) -> str:
+    """What transformers' pipeline applies to a single output."""
+    return "identity" if config.get("problem_type") == "regression" else "sigmoid"
+
+
+def as_transformers(folder: TaskFolder) -> TaskFolder:
+    """A folder whose single output is that of transformers' pipeline, whatever sentence-transformers kept."""
+    activation = _transformers_activation(folder.text.hf_config)
+    return dataclasses.replace(folder, about=folder.about | {"activation": activation})
 
 
 def save(

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
+from unmask.given import no_value
+from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.finetune import predict
-from unmask.modalities.text.tasks.model import task_named
+from unmask.modalities.text.tasks.model import as_transformers, task_named
+from unmask.modalities.text.tasks.model import load as load_task
 from unmask.modalities.text.tasks.retrieval import token_features
 from unmask.modalities.text.tasks.zeroshot import zero_shot
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -103,12 +106,12 @@ def blanks(result: Mapping[str, Any], tokenizer: Tokenizer, top: int = 5) -> Any
     return found[0] if len(found) == 1 else found
 
 
-def ranked(row: Mapping[str, Any], top: int | None = None) -> list[dict[str, Any]]:
-    """The labels of a prediction (label, score), the likeliest first."""
+def ranked(row: Mapping[str, Any], top: int | None = None, only: str = "LABEL_0") -> list[dict[str, Any]]:
+    """The labels of a prediction (label, score), the likeliest first; `only`: the name of a single output."""
     found = row["probabilities"] if "probabilities" in row else row.get("value")
     if found is None:
         raise UserError("a text without anything to read", hint="Give a text with words.")
-    pairs = sorted(found.items(), key=lambda pair: -pair[1]) if isinstance(found, dict) else [("value", found)]
+    pairs = sorted(found.items(), key=lambda pair: -pair[1]) if isinstance(found, dict) else [(only, found)]
     return [{"label": label, "score": chance} for label, chance in pairs[:top]]
 
 
@@ -153,8 +156,14 @@ def fill_mask(model: TextModel, inputs: Any, *, top_k: int = 5, targets: Any = N
 def text_classification(model: TextModel, inputs: Any, *, top_k: int | None = 1) -> Any:
     """Of one text a list with its label; top_k=None gives all labels of each text."""
     listed = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    pairs = [(one["text"], one["text_pair"]) if isinstance(one, Mapping) else one for one in listed]
-    rows = [ranked(row, top_k) for row in predict(model, pairs)]
+    items = []
+    for one in listed:
+        given = (one.get("text"), one.get("text_pair")) if isinstance(one, Mapping) else one
+        text, pair = given if isinstance(given, list | tuple) else (given, None)
+        items.append(Item(text="" if no_value(text) else text, text2=pair))
+    folder = as_transformers(load_task(model))
+    only = next(iter(folder.about.get("labels") or ["LABEL_0"]))
+    rows = [ranked(row, top_k, only) for row in predict(folder, items)]
     return [row[0] for row in rows] if top_k == 1 else _each(inputs, rows)
 
 

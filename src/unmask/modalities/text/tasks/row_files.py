@@ -46,7 +46,7 @@ class Columns:
         label: of labels; several: each holds 0 or 1, and is the name of a label that a text has or has not.
         header: whether the first line of a csv or tsv names the columns; None: by its content (`has_header`).
         learnt: part -> the column that a model was trained on.
-        pairs: whether a row of two texts without a label is a pair, as a model of pairs reads it.
+        pairs: whether a row of two texts without a label is a pair, as a model of pairs reads it; None: it is refused.
     """
 
     text: str | None = None
@@ -56,7 +56,7 @@ class Columns:
     group: str | None = None
     header: bool | None = None
     learnt: Mapping[str, str] = field(default_factory=dict)
-    pairs: bool = False
+    pairs: bool | None = False
 
     @property
     def requested(self) -> list[str]:

@@ -43,8 +43,8 @@ class TextTask(ABC):
     """Arguments of `finetune` that `from_items` takes besides."""
     problem: str = ""
     """What a row's label is, where a task tells: 'single' class, 'multi' (any number of labels) or 'regression'."""
-    pairs: bool = False
-    """Whether a row of two texts without a label is a pair."""
+    pairs: bool | None = False
+    """Whether a row of two texts without a label is a pair; None where the model does not say."""
     uses_vocabulary: bool = False
     """Whether the loss reads the whole table of word embeddings, as a masked-token loss does."""
 

@@ -21,7 +21,6 @@ from unmask.errors import UserError, either, first_of, option, quoted
 from unmask.evaluation.results import PredictedRows
 from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tasks import model as models
-from unmask.modalities.text.tasks.registry import task_of
 from unmask.modalities.text.tokens.batches import text_example
 from unmask.modalities.text.uses.filling import (
     BLANK,
@@ -99,7 +98,7 @@ def zero_shot(
         if not words:
             raise UserError(f"label {name!r}: no word stands for it", hint=f"Give one or more: {_words_option()}.")
     prompts: Prompts | Hypotheses
-    if not isinstance(model, TextModel) and (isinstance(model, models.TaskFolder) or task_of(model) == "classify"):
+    if models.task_named(model) == "classify":
         if verbalisers:
             raise UserError(
                 f"words for label {next(iter(verbalisers))!r} of an NLI model",
@@ -237,7 +236,7 @@ class Hypotheses:
     method = "entailment"
 
     def __init__(
-        self, model: str | Path | models.TaskFolder, labels: Sequence[str], *, device: str, precision: str
+        self, model: str | Path | TextModel | models.TaskFolder, labels: Sequence[str], *, device: str, precision: str
     ) -> None:
         self.model, self.labels = models.load(model, device=device, precision=precision), labels
         self.tokenizer = self.model.tokenizer

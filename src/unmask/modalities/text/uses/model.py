@@ -209,8 +209,12 @@ class TextModel(LoadedText, Usable):
 
     @property
     def classes_(self) -> list[str]:
-        """The labels of a model that was fine-tuned to classify texts, in the order of `predict_proba`."""
-        return list((self.folder.settings.get("task") or {}).get("labels") or ())
+        """The labels of a model that classifies texts, in the order of `predict_proba`; of another there are none."""
+        models = "unmask.modalities.text.tasks.model"
+        if resolve(f"{models}:task_named")(self) != "classify":
+            return []
+        task = resolve(f"{models}:load")(self).task
+        return [] if task.problem == "regression" else list(task.labels)
 
     def predict_proba(self, texts: Any) -> np.ndarray:
         """(texts, classes) probabilities of the labels `classes_`; NaN where a text says nothing."""
