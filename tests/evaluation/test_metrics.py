@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from unmask.evaluation.labels import label_figures
 from unmask.evaluation.metrics import (
     Estimate,
     bootstrap_mean,
@@ -13,6 +14,10 @@ from unmask.evaluation.metrics import (
     plain,
     wilson,
 )
+from unmask.modalities.events.outcome import scoring
+from unmask.modalities.events.uses import next_visit
+from unmask.modalities.text.tasks import held_out
+from unmask.modalities.text.tasks.data import Item
 
 
 def clustered(rng, documents=200, size=20, between=1.0, within=1.0):
@@ -45,6 +50,24 @@ def test_a_share_of_all_or_none_has_an_interval():
             found = bootstrap_mean(np.full(28, share), groups)
             assert [found.low, found.high] == wilson(share * independent, independent)
     assert bootstrap_mean([2.0, 2.0], [0, 1]).high == 2.0
+
+
+def test_perfect_figures_of_every_kind_have_an_interval_with_a_width():
+    """Resamples of a perfect F1, area or precision never vary: they said 1 to 1."""
+    rng, there = np.random.default_rng(0), np.arange(60) % 2 == 0
+    truth = np.stack([there, ~there, rng.random(60) < 0.5], 1)
+    several = label_figures(truth, np.where(truth, 0.9, 0.1), ["a", "b", "c"])
+    assert several["intervals"]["macro_f1"] == several["intervals"]["micro_f1"] == wilson(60, 60)
+    assert several["by_label"][0]["f1"]["interval"] == several["by_label"][0]["auprc"]["interval"] == wilson(30, 30)
+    outcome = scoring.figures(there.astype(int), np.where(there, 0.9, 0.1), draws=50)["intervals"]
+    assert outcome["auroc"] == outcome["auprc"] == wilson(30, 30)
+    visits = next_visit.figures(truth.astype(int), np.zeros((60, 3), int), truth * 0.9, draws=50)
+    assert visits["all"]["auroc"] == 1.0
+    assert 0.8 < visits["all"]["intervals"]["auroc"][0] < 1.0
+    items = [Item(text=str(i)) for i in range(20)]
+    for top in (1.0, 100.0):
+        assert held_out.interval([top] * 9, "f1", top, items, top) == tuple(top * end for end in wilson(20, 20))
+    assert held_out.interval([], "f1", 1.0, items) == (None, None)
 
 
 def test_a_weight_counts_like_that_many_equal_slots():

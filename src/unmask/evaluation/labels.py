@@ -12,13 +12,13 @@ from markupsafe import Markup
 from unmask.evaluation.charts import table
 from unmask.evaluation.classes import area, row_lines, share
 from unmask.evaluation.meanings import legend
+from unmask.evaluation.metrics import share_interval
 from unmask.evaluation.resampling import (
     FEWEST,
     Ranking,
     bootstrap_counts,
     fewest_groups,
     group_numbers,
-    percentile_interval,
     with_interval,
 )
 
@@ -64,7 +64,9 @@ def label_figures(
         """Of a label, or (behind these) the mean over labels and the score over decisions."""
         value = found[SCORES.index(name), c]
         few = FEWEST if name == "f1" else fewest[c]
-        interval = percentile_interval(drawn[:, SCORES.index(name), c], few) if len(drawn) else None
+        some = np.unique(each[truth[:, c] | given[:, c]] if name == "f1" and c < k else each)
+        independent = len(some) if name == "f1" else fewest[c]
+        interval = share_interval(drawn[:, SCORES.index(name), c], value, independent, few) if len(drawn) else None
         return {"value": None if np.isnan(value) else float(value), "interval": interval or [None, None]}
 
     held = truth.mean(0)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from unmask.evaluation.meanings import short
-from unmask.evaluation.resampling import percentile_interval
+from unmask.evaluation.resampling import FEWEST, percentile_interval
 
 _CHUNK = 4_000_000  # indices drawn at once: 32 MB, whatever the number of documents
 
@@ -73,6 +73,18 @@ def wilson(hits: float, n: float) -> list[float]:
     middle = (share + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
     half = Z_95 / (1 + Z_95**2 / n) * math.sqrt(share * (1 - share) / n + Z_95**2 / (4 * n**2))
     return [max(0.0, middle - half), min(1.0, middle + half)]
+
+
+def share_interval(drawn: ArrayLike, value: float, independent: int, fewest: int = FEWEST) -> list[float] | None:
+    """`percentile_interval` of what resamples gave of a figure from 0 to 1; at 0 or 1, which they never leave, Wilson's
+    of so many `independent` examples.
+
+    >>> share_interval([1.0, 1.0], 1.0, 10) == wilson(10, 10)
+    True
+    """
+    found = percentile_interval(drawn, fewest)
+    at_its_end = found is not None and min(abs(value), abs(1 - value)) < 1e-9
+    return wilson(independent if value > 0.5 else 0, independent) if at_its_end else found
 
 
 def bootstrap_mean(

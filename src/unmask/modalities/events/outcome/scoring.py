@@ -13,6 +13,7 @@ import numpy as np
 
 from unmask.evaluation.classes import area
 from unmask.evaluation.meanings import meaning
+from unmask.evaluation.metrics import share_interval
 from unmask.evaluation.resampling import (
     CELLS,
     FEWEST,
@@ -171,9 +172,20 @@ def figures(
         if fewest < FEWEST and np.ptp(p) > 0 and (judged := area(y == 1, p, who)):
             intervals["auroc"] = judged["interval"]
         for name, some in zip(YES_OR_NO, np.concatenate(drawn, 1), strict=True):
-            if name in found and (interval := percentile_interval(some, fewest)):
+            if name in found and (interval := _interval(name, some, found[name], fewest, fewest)):
                 intervals[name] = interval
     return out | found | {"intervals": intervals}
+
+
+SHARES = ("accuracy", "auroc", "auprc", "macro_auroc", "c_index")
+"""Figures from 0 to 1."""
+
+
+def _interval(name: str, drawn: Any, value: float, independent: int, fewest: int) -> list[float] | None:
+    """`share_interval` of a figure from 0 to 1, `percentile_interval` of another."""
+    if name in SHARES:
+        return share_interval(drawn, value, independent, fewest)
+    return percentile_interval(drawn, fewest)
 
 
 YES_OR_NO = ("brier", "slope", "intercept", "auroc", "auprc")
@@ -209,7 +221,9 @@ def _estimated(
         value = float(rule(y, p))
         if np.isfinite(value):
             out[name] = value
-            if interval := percentile_interval(drawn[name], (fewest or {}).get(name, FEWEST)):
+            few = (fewest or {}).get(name, FEWEST)
+            independent = (fewest or {}).get(name, len(np.unique(patients)))
+            if interval := _interval(name, drawn[name], value, independent, few):
                 out["intervals"][name] = interval
     return out
 

@@ -18,8 +18,9 @@ import numpy as np
 from unmask.errors import UserError, setting
 from unmask.evaluation.charts import number, table
 from unmask.evaluation.classes import area
+from unmask.evaluation.metrics import share_interval
 from unmask.evaluation.report import Report
-from unmask.evaluation.resampling import auroc_auprc, bootstrap_weights, fewest_groups, percentile_interval
+from unmask.evaluation.resampling import auroc_auprc, bootstrap_weights, fewest_groups
 from unmask.modalities.events.outcome.clinical import descriptions, named
 from unmask.modalities.events.outcome.targets import MultiLabel
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
@@ -222,7 +223,8 @@ def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray, *, draws: int =
                 positives = times @ each
                 drawn[f"recall_at_{k}"] = (times @ top)[positives > 0] / positives[positives > 0]
             for name, values in drawn.items():
-                if interval := percentile_interval(values, fewest_groups(y, who)):
+                fewest = fewest_groups(y, who)
+                if interval := share_interval(values, found[name], fewest, fewest):
                     found["intervals"][name] = interval
         out[part] = found
     return out

@@ -170,7 +170,7 @@ def _question(where: str, row: dict[str, Any], *, keep: bool = False) -> SquadQu
 class Answer(TextTask):
     """A span of the context for a question."""
 
-    name, head, metric = "answer", SPAN, "f1"
+    name, head, metric, top = "answer", SPAN, "f1", 100.0
     windowed = True
 
     def __init__(self, encoder: ExampleMaker, about: dict[str, Any]) -> None:

@@ -288,4 +288,4 @@ def metric_interval(
         task.value([predictions[i] for i in drawn], [items[i] for i in drawn])
         for drawn in resamples(items, np.random.default_rng(seed), draws)
     ]
-    return interval(values, task.metric, task.value(list(predictions), items), items)
+    return interval(values, task.metric, task.value(list(predictions), items), items, task.top)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import first_of, option, setting
-from unmask.evaluation.metrics import wilson
+from unmask.evaluation.metrics import share_interval
 from unmask.evaluation.resampling import percentile_interval
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.names import groups_alike
@@ -111,15 +111,18 @@ def resamples(items: Sequence[Any], rng: np.random.Generator, draws: int) -> Ite
         yield (drawn if members is None else np.concatenate([members[g] for g in drawn])).tolist()
 
 
-def interval(drawn: Sequence[float], metric: str, value: float, items: Sequence[Any]) -> tuple[float | None, ...]:
-    """(low, high) 95 % percentiles of a metric over resamples, (None, None) of none; of an accuracy of 0 or 1, which
-    never varies, Wilson's interval of as many examples as there are, `dependent` ones counted once."""
-    if len(drawn) and metric == "accuracy" and value in (0.0, 1.0):
-        group = dependent(items)
-        n = len(items) if group is None else int(group.max()) + 1
-        low, high = wilson(value * n, n)
-        return min(low, value), max(high, value)
-    return tuple(percentile_interval(drawn) or (None, None))
+def interval(
+    drawn: Sequence[float], metric: str, value: float, items: Sequence[Any], top: float = 1.0
+) -> tuple[float | None, ...]:
+    """(low, high) 95 % percentiles of a metric over resamples, (None, None) of none; of an accuracy, F1 or share of
+    exact answers of 0 or `top`, which never varies, Wilson's interval of as many examples as there are, `dependent`
+    ones counted once."""
+    if not metric.startswith(("accuracy", "f1", "exact")):
+        return tuple(percentile_interval(drawn) or (None, None))
+    group = dependent(items)
+    independent = len(items) if group is None else int(group.max()) + 1
+    found = share_interval(np.divide(drawn, top), value / top, independent)
+    return tuple(top * end for end in found) if found else (None, None)
 
 
 def judging_folds(items: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

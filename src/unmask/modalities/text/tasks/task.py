@@ -35,6 +35,8 @@ class TextTask(ABC):
     """What the command line and unmask.json call it."""
     metric: str
     """What early stopping goes by: one of the names that `score` returns."""
+    top: ClassVar[float] = 1.0
+    """What a metric that is a share (accuracy, F1, exact) is of perfect predictions."""
     head: ClassVar[str | None] = None
     """Which head stands on the encoder (`families.heads`): 'sequence', 'token', 'span', or None for pooled states."""
     windowed: ClassVar[bool] = False
