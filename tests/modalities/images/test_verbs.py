@@ -3,6 +3,8 @@ themselves."""
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,7 +12,10 @@ from PIL import Image
 import unmask
 from tiny_images import TINY, bars
 from unmask.errors import UserError
+from unmask.modalities.images.classify import classifier
+from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.uses import finetune as finetuning
+from unmask.modalities.images.uses import model as using
 
 X, Y = bars(60)
 NAMES = np.array(["across", "down", "square"])[Y]
@@ -35,6 +40,33 @@ def test_pretraining_takes_settings_as_keywords_and_needs_no_folder():
     assert run.model.embed(X[:3]).shape == (3, 16)
     with pytest.raises(UserError, match="Did you mean 'steps'"):
         unmask.images.pretrain(X, step=3)
+
+
+@pytest.mark.parametrize("most", [256e6, 0], ids=["in memory", "streamed"])
+def test_a_picture_that_cannot_be_read_shifts_no_row(base, tuned, tmp_path, monkeypatch, most):
+    """It was dropped without a word, so that rows were taken for those of other pictures."""
+    for room in (using, classifier):
+        monkeypatch.setattr(room, "PASSING", PictureStore(folder=None, most=most))
+    paths = [str(tmp_path / f"{n}.png") for n in range(6)]
+    for path, pixels in zip(paths, X, strict=False):
+        Image.fromarray(pixels).save(path)
+    for broken in (1, 3):
+        content = (tmp_path / f"{broken}.png").read_bytes()
+        (tmp_path / f"{broken}.png").write_bytes(content[: len(content) - 40])
+    model, head = unmask.load(base), tuned.model
+    for use in (model.embed, head.embed, head.predict_proba, head.predict, model.fill, model.score):
+        with pytest.raises(UserError, match=r"2 pictures cannot be read: .*1\.png: .*3\.png: "):
+            use(paths)
+        with pytest.warns(UserWarning, match=r"2 pictures cannot be read and are left out: .*1\.png: .*3\.png: "):
+            assert len(use(str(tmp_path))) == 4
+    with pytest.raises(UserError, match="2 pictures cannot be read"):
+        head.evaluate(paths, NAMES[:6])
+    for path, name in zip(paths, NAMES, strict=False):
+        (tmp_path / "classes" / name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, tmp_path / "classes" / name)
+    for one in (model, head):
+        with pytest.warns(UserWarning, match="2 pictures cannot be read and are left out"):
+            assert one.evaluate(str(tmp_path / "classes"))["skipped"] == 2
 
 
 def test_a_model_is_fine_tuned_and_judged_on_pictures_and_labels(tuned, tmp_path):

@@ -32,6 +32,7 @@ from unmask.modalities.images.network.codec import (
 )
 from unmask.modalities.images.network.features import PASSING, cell_means, cells, pooled, settled
 from unmask.modalities.images.network.folder import save_folder
+from unmask.modalities.images.reading.account import tell_skipped
 from unmask.modalities.images.reading.arrays import ImageSet, some_pictures
 from unmask.modalities.images.reading.split import kept_together, several_labels
 from unmask.modalities.images.recipes import ATTRIBUTES
@@ -230,7 +231,10 @@ class Classifier(Usable):
 
     def answers(self, images: Any) -> np.ndarray:
         """(pictures, classes) probabilities, or (pictures, 1) numbers in their own unit; order kept."""
-        return np.concatenate([p for _, p in self._answered(self.read(images, labelled=False))])
+        found = self.read(images, labelled=False)
+        answers = self._answers(found)[settled(found)]
+        tell_skipped(images, found)
+        return answers
 
     def probabilities(self, images: Any) -> np.ndarray:
         """(pictures, classes) float32, order kept.
@@ -249,7 +253,9 @@ class Classifier(Usable):
         """A prediction for each picture, in order; 'name' is its path where it came from a file. One class: 'label' and
         its 'probability'; several labels: 'labels' (from the threshold on) and 'probabilities' of all; a number:
         'value' in its own unit. Of a picture cut into tiles the mean over them. `out`: a .jsonl to write them to."""
-        found = PredictedRows(self.predicted(self.read(images, labelled=False)), "Predictions of {} pictures")
+        read = self.read(images, labelled=False)
+        found = PredictedRows(self.predicted(read), "Predictions of {} pictures")
+        tell_skipped(images, read)
         if out is not None:
             write_json_lines(found, out)
         return found
@@ -257,12 +263,16 @@ class Classifier(Usable):
     def predicted(self, found: ImageSet) -> Iterator[dict[str, Any]]:
         """`predict` of pictures that were read, a batch of them at a time."""
         if found.tiles is not None:
-            yield from self.objective.rows(found.tiles.names, pooled(self.answers(found), found))
+            yield from self.objective.rows(found.tiles.names, pooled(self._answers(found), found))
             return
         names = found.names or [str(i) for i in range(len(found))]
         for place, p in self._answered(found):
             whole = settled(found)[place]
             yield from self.objective.rows([n for n, w in zip(names[place], whole, strict=True) if w], p[whole])
+
+    def _answers(self, found: ImageSet) -> np.ndarray:
+        """Answers to all pictures, those that could not be read among them."""
+        return np.concatenate([p for _, p in self._answered(found)])
 
     def _answered(self, found: ImageSet) -> Iterator[tuple[slice, np.ndarray]]:
         """Places and answers of each batch."""
@@ -299,7 +309,8 @@ class Classifier(Usable):
         Raises:
             UserError: no labels, labels of another kind, or a class the model does not know.
         """
-        found = self.read(images if labels is None else (images, labels))
+        given = images if labels is None else (images, labels)
+        found = self.read(given)
         notes = several_labels(found)
         if (part := found.part("test", "validation")) is not None:
             assert part.split is not None
@@ -308,14 +319,15 @@ class Classifier(Usable):
         if most is not None:
             found = some_pictures(found, most, seed)
         figures = self.objective.figures(*self.judged(found), seed)
-        count = {"rows": figures["n"], "pictures": figures["n"]}
+        tell_skipped(given, found)
+        count = {"rows": figures["n"], "pictures": figures["n"], "skipped": len(found.skipped)}
         about = {"classes": list(self.classes), "problem": self.problem, "notes": notes}
         return JudgedFigures(figures | count | about, judged_shown)
 
     def judged(self, found: ImageSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the
         mean over them."""
-        truth, answers, groups = self.objective.truth(found), self.answers(found), kept_together(found)
+        truth, answers, groups = self.objective.truth(found), self._answers(found), kept_together(found)
         if found.tiles is not None:
             present, first = np.unique(found.tiles.scene, return_index=True)
             return truth[first], pooled(answers, found)[present], None if groups is None else groups[first]

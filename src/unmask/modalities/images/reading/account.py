@@ -3,12 +3,14 @@ why."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, first_of, setting
 from unmask.evaluation.classes import class_counts, label_notes
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import scale_of
@@ -21,6 +23,21 @@ _RANGED = 2000
 _STREAMED = 32
 SHOWN = 5
 """Skipped pictures that are named one by one."""
+
+
+def tell_skipped(given: Any, found: ImageSet) -> None:
+    """Warn of pictures of what was `given` that could not be read; not of an `ImageSet`, which names them.
+
+    Raises:
+        UserError: they were given one by one, so that a row of what is answered would be taken for another picture's.
+    """
+    if not found.skipped or isinstance(given, ImageSet):
+        return
+    named = first_of((f"{name}: {reason}" for name, reason in found.skipped), SHOWN, between="; ")
+    paths = [given] if isinstance(given, str | Path) else given if isinstance(given, list) else []
+    if not any(isinstance(p, str | Path) and (p is given or Path(p).expanduser().is_dir()) for p in paths):
+        raise UserError(f"{len(found.skipped)} pictures cannot be read: {named}", hint="Leave them out.")
+    warnings.warn(f"{len(found.skipped)} pictures cannot be read and are left out: {named}", stacklevel=3)
 
 
 def describe(images: ImageSet, *, mirrored: bool = False) -> dict[str, Any]:

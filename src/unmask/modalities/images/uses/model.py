@@ -30,7 +30,7 @@ from unmask.modalities.images.network.features import PASSING, ImagePooling, fea
 from unmask.modalities.images.network.folder import ImageFolder, load_folder, save_folder
 from unmask.modalities.images.network.latents import no_pixels
 from unmask.modalities.images.network.masking import image_corruption
-from unmask.modalities.images.reading.account import check_fit
+from unmask.modalities.images.reading.account import check_fit, tell_skipped
 from unmask.modalities.images.reading.arrays import ImageSet, Tiles
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes
@@ -113,6 +113,12 @@ class ImageModel(Usable):
                 warnings.warn(line, stacklevel=2)
         return dataclasses.replace(found, fits=True)
 
+    def _read(self, images: Any, **options: Any) -> ImageSet:
+        """`read` into memory, for rows that are those of the pictures."""
+        found = self.read(images, **options)
+        tell_skipped(images, found)
+        return found
+
     @property
     def predicts_pixels(self) -> bool:
         """Whether it was trained to, and what does so is not random: published encoders come without it."""
@@ -168,7 +174,7 @@ class ImageModel(Usable):
                 no pixels.
         """
         self._need_pixels()
-        found = self.read(images)
+        found = self._read(images)
         if ratio is None and box is None and mask is None and not gaps:
             ratio = self.hidden_ratio
         hidden = chosen_pixels(self.config, found, ratio=ratio, box=box, mask=mask, gaps=gaps, seed=seed)
@@ -202,8 +208,10 @@ class ImageModel(Usable):
         found = self.read(images, store=PASSING)
         whole = found.tiles is None
         vectors = features(self.model, found, self._context(), pooling=pooling, normalise=normalise and whole)
+        vectors = vectors[settled(found)]
+        tell_skipped(images, found)
         if whole:
-            return vectors[settled(found)]
+            return vectors
         vectors = pooled(vectors, found)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors
 
@@ -224,7 +232,9 @@ class ImageModel(Usable):
         pictures have different numbers of them.
         """
         self._need_pixels()
-        rows = score_pictures(self.model, self.read(images, store=PASSING), self._context())
+        found = self.read(images, store=PASSING)
+        rows = score_pictures(self.model, found, self._context())
+        tell_skipped(images, found)
         return PredictedRows(rows, "Log-density of {} pictures, in nats, by hidden patch")
 
     def evaluate(
@@ -259,7 +269,6 @@ class ImageModel(Usable):
         out: dict[str, Any] = {
             "rows": len(found),
             "pictures": len(found),
-            "skipped": len(found.skipped),
             "notes": copy_notes(found),
         }
         if self.predicts_pixels:
@@ -268,13 +277,18 @@ class ImageModel(Usable):
             for loss in rule_loss(self.model, batches, corruption, seed=seed).values():
                 out["loss_of_mean"] = loss
         if found.labels is None:
-            return JudgedFigures(out, judged_shown)
+            return self._judged(images, found, out)
 
         def vectors(part: ImageSet) -> np.ndarray:
             return features(self.model, part, self._context(), pooling=pooling)
 
         out |= probe_accuracies(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
-        return JudgedFigures(out, judged_shown)
+        return self._judged(images, found, out)
+
+    def _judged(self, given: Any, found: ImageSet, figures: dict[str, Any]) -> JudgedFigures:
+        """Figures of pictures of which all were looked at."""
+        tell_skipped(given, found)
+        return JudgedFigures(figures | {"skipped": len(found.skipped)}, judged_shown)
 
     @property
     def hidden_ratio(self) -> float:
@@ -285,7 +299,7 @@ class ImageModel(Usable):
         """Mean error of hidden patches (in the units of the training loss), with masks that are always the same;
         `ratio` of them is hidden, by default `hidden_ratio`."""
         self._need_pixels()
-        batches, corruption = self._validation(self.read(images), ratio, most)
+        batches, corruption = self._validation(self._read(images), ratio, most)
         return validate(self.model, batches, corruption, seed=seed, autocast=self._context, device=self.device)["loss"]
 
     def _validation(self, found: ImageSet, ratio: float | None, most: int) -> tuple[Iterator[PackedBatch], Corruption]:
@@ -296,7 +310,7 @@ class ImageModel(Usable):
 
     def attention(self, images: Any, *, layer: int = -1) -> np.ndarray:
         """Where a layer looks: (n, heads, rows, columns), weights of the class token's query (or the patches' mean)."""
-        found = self.read(images)
+        found = self._read(images)
         with torch.inference_mode():
             # Rows of one picture each where patches are missing: the encoder's columns are then its observed slots.
             rows = None if found.missing is None else 1
@@ -386,7 +400,7 @@ def fill_scenes(
     """
     found = images if isinstance(images, ImageSet) and images.tiles is not None else None
     if found is None:
-        found = model.read(images, **({"view": "tile"} | (reading or {})))
+        found = model._read(images, **({"view": "tile"} | (reading or {})))
     tiles = found.tiles
     assert tiles is not None
     chosen: dict[str, Any] = {"ratio": ratio, "gaps": gaps}
