@@ -16,6 +16,7 @@ from tiny_folders import folder, sentiment
 from unmask.errors import UserError
 from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tasks.classify import Classify, names_of
+from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import as_items
 from unmask.modalities.text.tasks.finetune import evaluate
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -45,6 +46,19 @@ def test_every_shape_of_labelled_texts_is_the_file(shape, tmp_path):
     file.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in ROWS))
     expected = [(i.text, i.label) for i in as_items(str(file))[0]]
     assert [(i.text, i.label) for i in as_items(SHAPES[shape])[0]] == expected == ROWS
+
+
+def test_texts_of_arrow_and_of_a_generator_are_texts():
+    for column in (pa.array(TEXTS), pa.chunked_array([TEXTS[:9], TEXTS[9:]])):
+        assert [i.text for i in as_items(column, labelled=False)[0]] == TEXTS
+        assert [s.text for s in as_sentences(column, labelled=False)] == TEXTS
+
+
+def test_a_text_that_is_missing_is_named_and_a_generator_is_looked_at(tmp_path):
+    with pytest.raises(UserError, match=r"texts\[1\] is None: no text"):
+        unmask.pretrain(["the quick brown fox", None], steps=1)
+    model = unmask.finetune(folder(tmp_path / "m"), (r for r in ROWS), **FAST).model
+    assert model.classes_ == sorted(set(LABELS))
 
 
 def test_numbers_of_arrays_are_numbers():

@@ -94,7 +94,7 @@ def in_memory(data: Any) -> list[str] | None:
     """
     if isinstance(data, str | Path) or flags_are_named():  # words of a command name files
         return None
-    if not isinstance(data, list | tuple):
+    if not isinstance(data, list | tuple) or not all(isinstance(i, str | Path) for i in data):
         return listed(data)
     named = any(not isinstance(i, str) or is_url(i) or on_hub(i) or os.path.exists(i) for i in data)
     prose = any(re.search(r"[\s\u3001\u3002\uff01\uff0c\uff1f]", i.strip()) or len(i) > 255 for i in data if not named)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from unmask.errors import UserError
 from unmask.files import read_text, split_lines
-from unmask.given import no_value
+from unmask.given import no_value, values_of
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks.data import (
     LabelledRow,
@@ -93,7 +93,7 @@ def as_sentences(
         if not found:
             raise UserError(f"{data}: no sentences", hint="Each line holds a word and its tag.")
         return found if labelled else [dataclasses.replace(s, row=s.row or {"text": s.text}) for s in found]
-    rows: list[Any] = table_rows(data) or list(data)
+    rows: list[Any] = table_rows(data) or values_of(data)
     if rows and isinstance(rows[0], Sentence):
         return rows
     rows = [_with_names(row) for row in rows]

@@ -332,7 +332,7 @@ def as_items(
     if isinstance(data, str | Path):
         return read_items(data, columns, labelled=labelled, several=several, problems=problems)
     columns = columns or Columns()
-    rows: list[Any] = table_rows(data) or zipped(data) or list(data)
+    rows: list[Any] = table_rows(data) or zipped(data) or values_of(data)
     if rows and isinstance(rows[0], Item):
         return rows, None
     if not rows:

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,7 @@ def finetune(
     if str(model) in TASKS.names() and not Path(str(model)).exists():
         hint = f"finetune(model, data, out, task={model!r})"
         raise UserError(f"{model!r} is a task: the model comes first", hint=hint)
+    data = list(data) if isinstance(data, Iterator) else data  # which is looked at before it is read
     chosen = settings_from(TaskSettings(), settings, overrides)
     resume = join_others(out, chosen.device, resume=resume, minutes=chosen.minutes)
     training = TaskTraining(task or task_for(data), model, chosen, out=Path(out), metric=metric, say=say)

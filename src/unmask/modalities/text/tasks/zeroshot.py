@@ -98,7 +98,7 @@ def zero_shot(
         if not words:
             raise UserError(f"label {name!r}: no word stands for it", hint=f"Give one or more: {_words_option()}.")
     prompts: Prompts | Hypotheses
-    if models.task_named(model) == "classify":
+    if isinstance(model, models.TaskFolder) or models.task_named(model) == "classify":
         if verbalisers:
             raise UserError(
                 f"words for label {next(iter(verbalisers))!r} of an NLI model",
