@@ -444,6 +444,17 @@ def test_race_ethnicity_amounts_and_the_end_of_observation_of_omop_are_read(tmp_
     assert found["rejected"] == {}
 
 
+def test_persons_with_several_observation_periods_are_counted(tmp_path: Path):
+    """Nothing of MEDS says that nobody looked in between."""
+    tables = {
+        "person.csv": "person_id,gender_concept_id,year_of_birth\n1,8507,1950\n2,8507,1950\n3,8507,1950",
+        "observation_period.csv": "person_id,observation_period_start_date,observation_period_end_date\n"
+        "1,2010-01-01,2012-06-30\n2,2010-01-01,2012-06-30\n1,2016-01-01,2018-06-30\n1,2019-01-01,2019-06-30",
+    }
+    notes = convert(write(tmp_path, tables), tmp_path / "m")["notes"]
+    assert [n for what, n in notes.items() if "several observation periods" in what] == [1]
+
+
 @pytest.mark.parametrize(
     ("written", "time"),
     [

@@ -14,6 +14,7 @@ import polars as pl
 from unmask.errors import UserError, first_of
 from unmask.files import files_below
 from unmask.given import natural
+from unmask.modalities.events.records.meds import OBSERVATION_END
 from unmask.modalities.events.sources.mimic import MIMIC
 from unmask.modalities.events.sources.omop import OMOP
 from unmask.modalities.events.sources.rows import (
@@ -112,16 +113,21 @@ def read(kind: Folder, path: Path, ledger: Ledger) -> Iterator[pl.DataFrame]:
             yield from _table(table, file, ledger, derive, people)
     lacking = f"a row in {first_of(file.name for file in files[people.table])}"
     ledger.note_undescribed(people.others, lacking)
+    if people.ended:
+        periods = pl.concat(people.ended).drop_nulls().value_counts(name="periods")
+        gaps = "the time between them is taken for observed, without events: answers across it are too low"
+        ledger.note(f"subjects with several observation periods; {gaps}", periods.filter(pl.col("periods") > 1).height)
 
 
 @dataclass
 class People:
     """The subjects of the table of people (`described`: ascending, eight bytes each), which is read before all others,
-    and where other subjects are met first."""
+    and where other subjects are met first; `ended`: whose observation ends, once per period."""
 
     table: str
     described: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     others: dict[int, str] = field(default_factory=dict)
+    ended: list[pl.Series] = field(default_factory=list)
 
     def add(self, numbers: pl.Series) -> None:
         """Subjects of rows of the table of people."""
@@ -169,6 +175,8 @@ def _table(table: SourceTable, path: Path, ledger: Ledger, derive: Derive, peopl
                 _note_times(event, table, rows.filter(good)["from"], ledger)
             if table.name != people.table:
                 people.check(made["subject_id"], path.name)
+            if OBSERVATION_END in event.codes:
+                people.ended.append(made["subject_id"])
             count["events"] += len(made)
             yield made
         ledger.kept += int(kept.sum())
