@@ -29,7 +29,7 @@ from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.fitting.cell_table import CellTable, FittedTable
 from unmask.modalities.table.fitting.fit import Fit
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed, figure_texts
-from unmask.modalities.table.imputation.complete import holes, impute_frame
+from unmask.modalities.table.imputation.complete import holes, impute_frame, taken_for_missing
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_frame
 from unmask.modalities.table.imputation.under_rules import recorded_breaches
@@ -177,7 +177,7 @@ class TableModel(FittedTable, Guessed, Printed):
             "history": table.fitted.history,
             "notes": notes,
         }
-        warn_of(notes)
+        warn_of([*notes, *(f"warning: {text}" for text in taken_for_missing(found, frame))])
         model = cls(found, table, facts)
         model.like = frame
         # What rows lack, for synthetic ones that are to lack as much.

@@ -14,7 +14,7 @@ from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.evaluation.figures import SyntheticFigures
 from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.fitting.imputation_quality import with_care
-from unmask.modalities.table.imputation.complete import complete, holes
+from unmask.modalities.table.imputation.complete import complete, holes, taken_for_missing
 from unmask.modalities.table.imputation.uncertainty import write_intervals
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.frame import Frame
@@ -103,7 +103,8 @@ def impute(
     model = fit_to(frame, console=console, **({} if "settings" in fitting else {"seed": seed}), **fitting)
     warn_of_poor(model, frame)
     done = complete(model, frame, draws=draws, seed=seed, shift=shift, interval=coverage if intervals else None)
-    for text in done.warnings:
+    taken = taken_for_missing(model.schema, frame)  # the fit has warned of these
+    for text in [*done.warnings, *(note for note in done.notes if note not in taken)]:
         warnings.warn(text, stacklevel=outside())
     if intervals is not None:
         write_intervals(done.records, model.schema, intervals, frame)

@@ -155,8 +155,9 @@ class MultipleImputation(CompletedTables):
         self._frame, self._order = frame, match_columns(frame, schema)
         # The notes of a schema that was given speak of the table that it was made of.
         self.schema_ = schema
-        self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
-        warn_of(self.notes_)
+        taken = taken_for_missing(schema, frame)
+        self.notes_ = taken if isinstance(self.schema, Schema) else list(schema.notes)
+        warn_of([*self.notes_, *(f"warning: {text}" for text in taken)])
         for text in measured:
             self._note(text, warn=True)
         self._rules, self._recorded = Rules.of(schema), columns

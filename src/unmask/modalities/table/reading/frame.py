@@ -90,7 +90,7 @@ def frame_of(data: Any) -> Frame:
 
     if type(data).__module__.startswith("pandas") and hasattr(data, "columns"):
         # Column by column: a pandas frame may hold the same name twice.
-        parts = [nw.from_native(data.iloc[:, i], series_only=True) for i in range(data.shape[1])]
+        parts = [nw.from_native(dense(data.iloc[:, i]), series_only=True) for i in range(data.shape[1])]
         return _frame([str(c) for c in data.columns], parts, data)
     try:
         frame = nw.from_native(data, eager_only=True)
@@ -100,6 +100,11 @@ def frame_of(data: Any) -> Frame:
             hint="Expected a path, pandas, polars, Arrow, NumPy or a dict of columns.",
         ) from None
     return _frame(list(frame.columns), [frame[c] for c in frame.columns], data)
+
+
+def dense(series: Any) -> Any:
+    """A series of pandas, whose sparse ones can neither be counted nor written to."""
+    return series.sparse.to_dense() if hasattr(series, "sparse") else series
 
 
 def _of_columns(columns: Mapping[Any, Any]) -> Any:
@@ -119,12 +124,24 @@ def _of_columns(columns: Mapping[Any, Any]) -> Any:
 
 
 def _frame(names: list[str], parts: list[Any], native: Any) -> Frame:
-    columns, levels = [_from_series(p) for p in parts], [_levels(p) for p in parts]
+    found = [_read_series(p) for p in parts]
+    columns, levels = [cells for cells, _ in found], [own for _, own in found]
     return Frame(names=names, columns=columns, levels=levels, native=native, first_row=0)
 
 
+def _read_series(series: Any) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Cells, and what the type declares: see `Frame.levels`."""
+    typed: Any = getattr(series.to_native(), "cat", None)
+    if not hasattr(typed, "codes"):
+        return _cells(series), _levels(series)
+    # pandas: of categories themselves, for a list of the cells has other numbers where some are missing.
+    categories = typed.categories.tolist()
+    levels = tuple(map(text_of, categories)) if typed.ordered else ()
+    return np.array([*categories, None], object)[typed.codes.to_numpy()], levels
+
+
 def _levels(series: Any) -> tuple[str, ...] | None:
-    """See `Frame.levels`."""
+    """Of polars and Arrow."""
     import narwhals as nw
 
     if isinstance(series.dtype, nw.Enum):
@@ -137,7 +154,7 @@ def _levels(series: Any) -> tuple[str, ...] | None:
     return ()
 
 
-def _from_series(series: Any) -> np.ndarray:
+def _cells(series: Any) -> np.ndarray:
     import narwhals as nw
 
     kind = series.dtype

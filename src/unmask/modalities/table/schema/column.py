@@ -15,7 +15,7 @@ from unmask.errors import UserError, suggest
 from unmask.given import natural
 from unmask.modalities.table.reading.decimal_marks import CELL
 from unmask.modalities.table.reading.findings import Finding
-from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, dates_of, text_of
+from unmask.modalities.table.reading.parse import AMBIGUOUS, MISSING_SPELLINGS, beyond_arithmetic, dates_of, text_of
 from unmask.modalities.table.schema.number_columns import date_fields, number_fields
 from unmask.modalities.table.schema.raw_column import RawColumn, unexplained
 from unmask.modalities.table.schema.roles import (
@@ -144,7 +144,7 @@ def _kind(c: RawColumn) -> Kind:
         return "binary" if len(texts) <= 2 else "nominal"
     if c.bad.any() and dates_of(dict(zip(c.values.tolist(), c.counts.tolist(), strict=True))) is not None:
         return "datetime"
-    if not c.bad.any() or _mostly_numbers(c):
+    if not c.bad.any() or (c.levels is None and _mostly_numbers(c)):
         return _numeric_kind(c)
     return _text_kind(c, texts)
 
@@ -207,10 +207,9 @@ def _categories(c: RawColumn) -> tuple[str, ...]:
     for value, n in zip(c.values, c.counts, strict=True):
         counts[text_of(value)] += int(n)
     if "categories" not in c.given:
-        ambiguous = {t: n for t, n in counts.items() if t.lower() in AMBIGUOUS and t != "NA"}
+        ambiguous = {t: n for t, n in counts.items() if t.lower() in AMBIGUOUS | MISSING_SPELLINGS}
         kept_words(c, ambiguous)
         c.findings += spelt_alike(c.name, counts)
         no_value_words(c, {t: n for t, n in counts.items() if t not in ambiguous})
-    if c.levels:
-        return tuple(v for v in c.levels if v in counts)
-    return tuple(sorted(counts, key=natural))
+    place = {level: i for i, level in enumerate(c.levels or ())}
+    return tuple(sorted(counts, key=lambda t: (place.get(t, len(place)), natural(t))))

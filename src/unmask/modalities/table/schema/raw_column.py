@@ -64,6 +64,8 @@ class RawColumn:
         self.own = spellings(given["missing"]) if "missing" in given else ()
         self.missing = (*missing, *self.own)
         keep = [text_of(t) for t in given["categories"]] if isinstance(given.get("categories"), list | tuple) else None
+        if keep is None and levels is not None:  # what a type has as a category is a value, whatever it is called
+            keep = [t for v in set(raw.tolist()) if not no_value(v) and (t := text_of(v)).strip()]
         self.blank = text_of(given["blank"]) if given.get("blank") is not None else None
         raw = self.raw = self._shown = with_blanks(raw, self.blank, self.missing, name)
         self.empty = is_missing(raw, self.missing, () if given.get("kind") in QUANTITIES else keep)

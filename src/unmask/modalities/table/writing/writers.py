@@ -22,7 +22,7 @@ import numpy as np
 from unmask.errors import UserError, either
 from unmask.given import no_value
 from unmask.modalities.table.reading.decimal_marks import Marks, Spelling
-from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.frame import Frame, dense
 from unmask.modalities.table.reading.parse import is_missing, numbers, text_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.raw_column import blank_cells
@@ -103,8 +103,7 @@ def _filled_pandas(frame: Frame, changes: dict[int, Any], schema: Schema, order:
 
     out = frame.native.copy()
     for i, (rows, values) in changes.items():
-        series = out.iloc[:, order[i]].copy()
-        kind = series.dtype
+        kind, series = out.iloc[:, order[i]].dtype, dense(out.iloc[:, order[i]].copy())
         values = _typed(
             values, schema.columns[i], frame.columns[order[i]], nw.from_native(series, series_only=True).dtype
         )
@@ -113,7 +112,7 @@ def _filled_pandas(frame: Frame, changes: dict[int, Any], schema: Schema, order:
             values = [known.get(text_of(v), v) for v in values]
             series = series.cat.add_categories([v for v in dict.fromkeys(values) if text_of(v) not in known])
         series.iloc[rows] = values
-        out.isetitem(order[i], series)
+        out.isetitem(order[i], series.astype(kind) if hasattr(out.iloc[:, order[i]], "sparse") else series)
     return out
 
 
