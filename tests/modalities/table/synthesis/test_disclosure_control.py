@@ -126,7 +126,9 @@ SPARSE = {
     "a level of two rows beside one of twelve": np.where(FIRST < 2, "pos", np.where(FIRST < 14, "neg", None)),
     "four numbers": np.where(FIRST < 4, 7.25 + FIRST, np.nan),
     "eight numbers": np.where(FIRST < 8, 7.25 + FIRST, np.nan),
-    "three dates": np.where(FIRST < 3, np.datetime64("2019-03-04") + FIRST, np.datetime64("NaT")),
+    "three dates": np.where(
+        FIRST < 3, np.datetime64("2019-03-04") + FIRST.astype("timedelta64[D]"), np.datetime64("NaT")
+    ),
     "remarks": np.where(FIRST < 12, np.char.add("sister of Dr Meyer, seen on day ", FIRST.astype(str)), None),
 }
 
