@@ -172,7 +172,7 @@ def impute_table(
     }
     for text in done.warnings:
         on_stderr(f"warning: {text}")
-    lines = [f"{done.cells} cells filled", *note_lines(done.notes), *written]
+    lines = [f"{done.cells} cells filled", *note_lines([n for n in done.notes if n not in fitted]), *written]
     return Result(found, [*lines, *([intervals] if intervals else [])])
 
 
