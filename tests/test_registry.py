@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -161,3 +162,15 @@ def test_neither_torch_nor_a_modality_is_imported(command):
     )
     done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "SEEN []"
+
+
+def test_a_name_that_the_hub_does_not_know_is_refused_before_torch_is_imported():
+    code = (
+        "import sys\nfrom unmask.registry import check_model\n"
+        "try: check_model('modl')\nexcept Exception as error: print(type(error).__name__, error)\n"
+        "print('torch' in sys.modules)"
+    )
+    offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=offline, check=True)
+    assert run.stdout.startswith("UserError modl: neither a folder here nor to be had from the hub")
+    assert run.stdout.endswith("False\n")

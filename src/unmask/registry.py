@@ -18,6 +18,7 @@ from unmask.errors import UserError, suggest
 from unmask.files import read_json, read_object
 from unmask.modality import Modality
 from unmask.plugins import Plugins, installed_model, resolve
+from unmask.remote import check_on_hub
 from unmask.writing import SAVED, brought_to_an_end
 
 MODALITIES = Plugins(
@@ -120,10 +121,10 @@ def is_model(place: str | Path) -> bool:
 
 
 def check_model(model: str | Path) -> None:
-    """Refuse what can be no model, before anything is imported to load it; names on the hub are not looked up.
+    """Refuse what can be no model, before anything is imported to load it: of a name on the hub one small file.
 
     Raises:
-        UserError: a folder that is not there, or one or a file without a model.
+        UserError: a folder that is not there, or one or a file without a model; a name that the hub does not know.
     """
     path, name = Path(model).expanduser(), str(model)
     if is_model(path) or installed_model(model) is not None:
@@ -136,6 +137,7 @@ def check_model(model: str | Path) -> None:
         raise UserError(f"{name}: a file, not the folder of a model", hint="Give a folder with config.json.")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" in name and path.parent.is_dir()):
         raise UserError(f"{name}: no such model folder", hint="Give a folder with config.json, or a hub name.")
+    check_on_hub(name)
 
 
 def load(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from unmask.errors import UserError
 
+R = TypeVar("R")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _NEARLY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 _PACKAGES = {"http": "aiohttp", "https": "aiohttp"}
@@ -33,6 +34,35 @@ def is_url(text: object) -> bool:
 def nearly_url(text: str) -> bool:
     """Whether this is a URL that lacks a slash, as a path that was normalised."""
     return _NEARLY.match(text) is not None and not is_url(text)
+
+
+def of_hub(name: str, fetch: Callable[[], R]) -> R:
+    """What is fetched from the Hugging Face hub, or from what was fetched before.
+
+    Raises:
+        UserError: no model of this name is there, or the hub cannot be reached.
+    """
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
+
+    try:
+        return fetch()
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{name}: neither a folder here nor to be had from the hub ({reason})",
+            hint="Check the name or the network.",
+        ) from None
+
+
+def check_on_hub(name: str) -> None:
+    """Refuse a name that the hub does not know, by one small file: seconds before what loads a model is imported."""
+    from huggingface_hub import snapshot_download
+
+    of_hub(name, lambda: snapshot_download(name, allow_patterns=["config.json"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from unmask.modalities.text.network.sentence_vectors import SentenceVectors
 from unmask.modalities.text.tokens.batches import text_example
 from unmask.modalities.text.tokens.tokenizer import Encoded, Tokenizer
 from unmask.plugins import installed_model
+from unmask.remote import of_hub
 from unmask.training.checkpoint import read_weights
 from unmask.training.precision import computing
 from unmask.writing import brought_to_an_end, written_folder
@@ -118,22 +119,17 @@ def find_folder(name: str | Path) -> Path:
         return installed
     if path.exists() or text.startswith((".", "/", "~")) or text.count("/") > 1:
         raise UserError(f"{name}: no such model folder", hint="Give a folder with config.json, or a hub name.")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    return of_hub(text, lambda: _downloaded(text))
 
-    try:
-        modules = "[0-9]_*/pytorch_model*.bin"  # sentence-transformers', of which some are pickles alone
-        patterns = ["*.json", "*.txt", "*.safetensors", "merges.txt", modules]
-        found = Path(snapshot_download(text, allow_patterns=patterns))
-        if not any(encoder_folder(found).glob("*.safetensors")):
-            patterns = ["*.json", "*.txt", "pytorch_model*.bin", modules]
-            found = Path(snapshot_download(text, allow_patterns=patterns))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{name}: neither a folder here nor to be had from the hub ({reason})",
-            hint="Check the name or the network.",
-        ) from None
+
+def _downloaded(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    modules = "[0-9]_*/pytorch_model*.bin"  # sentence-transformers', of which some are pickles alone
+    patterns = ["*.json", "*.txt", "*.safetensors", "merges.txt", modules]
+    found = Path(snapshot_download(name, allow_patterns=patterns))
+    if not any(encoder_folder(found).glob("*.safetensors")):
+        found = Path(snapshot_download(name, allow_patterns=["*.json", "*.txt", "pytorch_model*.bin", modules]))
     return found
 
 
