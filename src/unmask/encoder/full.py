@@ -59,7 +59,7 @@ class SelfAttention(nn.Module):
             few = x.gather(1, queries[..., None].expand(-1, -1, width))
             keys = F.linear(x, weight[width:], None if bias is None else bias[width:])
             parts = (F.linear(few, weight[:width], None if bias is None else bias[:width]), *keys.split(kv, -1))
-        q, k, v = (t.unflatten(-1, (-1, width // self.config.heads)).transpose(1, 2) for t in parts)
+        q, k, v = (t.view(*t.shape[:2], -1, width // self.config.heads).transpose(1, 2) for t in parts)
         if kv == width:
             return q, k, v
         return q, k.repeat_interleave(width // kv, 1), v.repeat_interleave(width // kv, 1)

@@ -72,7 +72,7 @@ def wilson(hits: float, n: float) -> list[float]:
     share = hits / n
     middle = (share + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
     half = Z_95 / (1 + Z_95**2 / n) * math.sqrt(share * (1 - share) / n + Z_95**2 / (4 * n**2))
-    return [max(0.0, middle - half), min(1.0, middle + half)]
+    return [min(max(0.0, middle - half), share), max(min(1.0, middle + half), share)]
 
 
 def share_interval(drawn: ArrayLike, value: float, independent: int, fewest: int = FEWEST) -> list[float] | None:

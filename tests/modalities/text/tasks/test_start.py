@@ -145,6 +145,7 @@ def test_a_gain_within_its_error_over_one_answer_is_said(right, barely):
     truth = ["a"] * 39 + ["b"] * 36
     work = SimpleNamespace(
         metric="accuracy",
+        top=1.0,
         value=lambda said, items: float(np.mean([p["label"] == i.label for p, i in zip(said, items, strict=True)])),
     )
     guesses = [{"label": t if k * 29 % 75 < right else "ab"[t == "a"]} for k, t in enumerate(truth)]
