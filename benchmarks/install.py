@@ -144,8 +144,8 @@ def main() -> None:
         ),
         "install-tried": (
             "Lowest and newest dependencies",
-            "The wheel in an environment without constraints. Lowest is what pyproject.toml allows "
-            "(`uv pip compile --resolution lowest-direct`), newest what was published on the day.",
+            "Lowest is what pyproject.toml allowed (`uv pip compile --resolution lowest-direct`, no transformers), "
+            "newest what was published on the day, without constraints; the middle is what `make test` installs.",
             lambda: tried(environments, outcomes),
             ("pyproject.toml",),
         ),

@@ -6,12 +6,13 @@ import json
 
 import numpy as np
 import pytest
-import transformers
 
 import unmask
 from published import CASES, SMALL
 from text_corpus import tokenizer
 from unmask.errors import UserError
+
+transformers = pytest.importorskip("transformers")
 
 TEXTS = ["the quick brown fox", "readers check the sources"]
 ST = "sentence_transformers"
