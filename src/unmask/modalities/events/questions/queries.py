@@ -138,8 +138,10 @@ def ends(events: Events, learnt_from: np.ndarray, until: int | None = None) -> n
     if until is not None:
         behind = np.flatnonzero(last > until)
         if len(behind):
+            latest = np.datetime64(int(last.max()), "us").astype("datetime64[D]")
             raise UserError(
-                f"{len(behind):,} patients have events after until, such as {int(events.subjects[behind[0]])}",
+                f"{len(behind):,} patients have events after until, such as {int(events.subjects[behind[0]])}; the "
+                f"last event is of {latest}",
                 hint="until is the time up to which everybody's record was written: the extract's date.",
             )
         return np.where(last == STATIC, STATIC, until)
