@@ -138,6 +138,14 @@ def test_an_impossible_slot_gives_infinite_loss_not_an_error():
 def test_bands_part_the_values_at_the_edges():
     bands = by_band([1, 2, 3, 4], [0, 10, 19.9, 20], [10, 20, 30], [0, 1, 2, 3], list("abcd"))
     assert [(b.label, b.estimate.n) for b in bands] == [("a", 1), ("b", 2), ("c", 1), ("d", 0)]
+    with pytest.raises(ValueError, match="NaN"):
+        by_band([1], [float("nan")], [0], [0], ["a", "b"])
+    with pytest.raises(ValueError, match="differ in length"):
+        by_band([1], [1, 2], [0], [0], ["a", "b"])
+    with pytest.raises(ValueError, match="rise"):
+        by_band([1], [1], [2, 1], [0], ["a", "b", "c"])
+    with pytest.raises(ValueError, match="label"):
+        by_band([1], [1], [2], [0], ["only one"])
     assert bands[1].estimate.value == 2.5
 
 

@@ -185,8 +185,14 @@ def by_band(
     >>> [(b.label, b.estimate.value) for b in by_band([0, 1, 1], [1, 5, 9], [5], [0, 1, 2], ["few", "many"])]
     [('few', 0.0), ('many', 1.0)]
     """
-    value, group = np.asarray(values).ravel(), np.asarray(groups).ravel()
-    band = np.searchsorted(edges, np.asarray(key).ravel(), side="right")
+    value, keys, group = (np.asarray(one).ravel() for one in (values, key, groups))
+    if not len(value) == len(keys) == len(group):
+        raise ValueError(f"values, key and groups differ in length: {len(value)}, {len(keys)}, {len(group)}")
+    if np.isnan(keys.astype(np.float64)).any():
+        raise ValueError("key holds NaN: such slots belong to no band; leave them out first")
+    if (np.diff(edges) <= 0).any() or len(labels) != len(edges) + 1:
+        raise ValueError(f"edges must rise and make a band per label, got {list(edges)} and {list(labels)}")
+    band = np.searchsorted(edges, keys, side="right")
     return [Band(name, bootstrap_mean(value[band == i], group[band == i], seed=seed)) for i, name in enumerate(labels)]
 
 

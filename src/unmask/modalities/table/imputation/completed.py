@@ -23,6 +23,7 @@ from unmask.modalities.table.imputation.pooled_tests import (
     METHODS,
     PooledTest,
     chi_squared_test,
+    coefficients,
     likelihood_ratio_test,
     wald_test,
 )
@@ -366,12 +367,7 @@ class CompletedTables(Guessed, Printed):
         self._warn_of_terms(larger)
         fits = [fit_formula(larger, columns) for columns in self._values]
         tested = [name for name in larger.names if name not in smaller.names]
-        for fit in fits:
-            if lost := [name for name, infinite in zip(fit.names, fit.separated, strict=True) if infinite]:
-                raise UserError(f"compare: {lost[0]!r} is not estimable (separation)", hint="Leave the term out.")
-        places = [fits[0].names.index(name) for name in tested]
-        estimates = np.array([f.beta[places] for f in fits])
-        covariances = np.array([f.covariance[np.ix_(places, places)] for f in fits])
+        estimates, covariances = coefficients(fits, tested)
         if method == "D1":
             return wald_test(estimates, covariances, tested, complete_df=fits[0].df)
         if method == "D2":

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from unmask.errors import UserError
 from unmask.evaluation.shown import Printed, Shown
+from unmask.modalities.table.imputation.formula_fit import FormulaFit
 
 METHODS = {
     "D1": "Wald test (D1: Li, Raghunathan & Rubin 1991; Reiter 2007)",
@@ -52,6 +54,19 @@ class PooledTest(Printed):
             rows=[(", ".join(self.names), self.statistic, self.df1, self.df2, self.p, self.riv)],
             formats={"p": lambda p: "<0.001" if p < 0.001 else f"{p:.3f}", "df2": lambda df: f"{df:,.1f}"},
         )
+
+
+def coefficients(fits: Sequence[FormulaFit], names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(m, k) estimates and (m, k, k) covariances of some coefficients of m fits.
+
+    Raises:
+        UserError: one of them runs to infinity.
+    """
+    places = [fits[0].names.index(name) for name in names]
+    for fit in fits:
+        if lost := [name for name, place in zip(names, places, strict=True) if fit.separated[place]]:
+            raise UserError(f"{lost[0]!r} is not estimable (separation)", hint="Leave the term out.")
+    return np.array([f.beta[places] for f in fits]), np.array([f.covariance[np.ix_(places, places)] for f in fits])
 
 
 def wald_test(

@@ -20,7 +20,7 @@ from unmask.evaluation.shown import Chart, Printed, Shown, charted
 from unmask.guessed import Guessed
 from unmask.modalities.table.imputation.fitted_models import aligned, estimates_of
 from unmask.modalities.table.imputation.formula_fit import FormulaFit, new_columns
-from unmask.modalities.table.imputation.pooled_tests import PooledTest, wald_test
+from unmask.modalities.table.imputation.pooled_tests import PooledTest, coefficients, wald_test
 
 SCALES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], ...]] = {
     "fisher": (np.arctanh, lambda q: 1 / (1 - q**2), np.tanh),
@@ -253,11 +253,7 @@ class Pooled(Guessed, Printed):
                     raise UserError(f"wald_test: no term {term!r}", hint=suggest(term, [self.names[i] for i in places]))
             places = sorted({i for several in found.values() for i in several})
         names = [self.names[i] for i in places]
-        if lost := [name for name in names if name in self.separated]:
-            raise UserError(f"wald_test: {lost[0]!r} is not estimable (separation)", hint="Leave the term out.")
-        estimates = np.array([f.beta[places] for f in self.fits])
-        covariances = np.array([f.covariance[np.ix_(places, places)] for f in self.fits])
-        return wald_test(estimates, covariances, names, complete_df=self.fits[0].df)
+        return wald_test(*coefficients(self.fits, names), names, complete_df=self.fits[0].df)
 
     def predict(self, data: Any, *, coverage: float = 0.95) -> Predicted:
         """Pooled predictions for new rows, without missing values in the columns of the formula.

@@ -110,8 +110,7 @@ def objective_of(model: str | Path) -> dict[str, Any]:
 
 def rate_for(model: str | Path) -> float:
     """The learning rate to adapt a model with: a quarter of that which it was trained with where its folder says so
-    (`OF_ITS_OWN_RATE`), what its folder says where it was adapted before, that of `ADAPT` for others.
-    """
+    (`OF_ITS_OWN_RATE`), what its folder says where it was adapted before, that of `ADAPT` for others."""
     about = read_object(find_folder(str(model)) / "unmask.json") or {}
     text = about.get("text")
     train = text.get("train") if isinstance(text, dict) else None
@@ -381,10 +380,7 @@ def adapt(
     if replay and general is None:
         raise UserError(f"replay={replay} without general text", hint=f"Give {option('general')} FILE too.")
     assert out is not None  # of `makes_folder`
-    if isinstance(model, LoadedText):
-        if model.folder.path is None:
-            raise UserError("the model to adapt came from no folder", hint="Save it first: model.save(folder).")
-        model = model.folder.path
+    model = find_folder(model) if isinstance(model, LoadedText) else model
     if settings is None or isinstance(settings, Mapping):
         settings = adapt_settings({**(settings or {}), **overrides}, model)
     settings = settings_from(settings, settings, overrides, with_overrides)

@@ -108,8 +108,13 @@ class TextFolder:
         return f"the file holds no masked-LM head ({lost[0]} and {len(lost) - 1} others are random)" if lost else None
 
 
-def find_folder(name: str | Path) -> Path:
-    """A local folder, that of a model from an installed package, or one fetched from the Hugging Face hub by name."""
+def find_folder(name: str | Path | LoadedText) -> Path:
+    """A local folder, that of a model from an installed package, or one fetched from the Hugging Face hub by name; of a
+    loaded model the folder that it came from."""
+    if isinstance(name, LoadedText):
+        if name.folder.path is None:
+            raise UserError("this model came from no folder", hint="Save it first: model.save(folder).")
+        return name.folder.path
     path = Path(name).expanduser()
     if path.is_dir():
         brought_to_an_end(path)
