@@ -42,6 +42,9 @@ class Proper(KnownColumns):
 
     formula: str | None = options.flag(None, "With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'.")
     method: list[str] = options.flag([], "With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample.")
+    slopes: str | None = options.flag(
+        None, "With --proper and --cluster: columns whose effects differ between clusters, e.g. visit,dose."
+    )
     rounds: int | None = options.flag(
         None, "With --proper: of the chains, 10 by default; those that have not mixed by then go on up to 40."
     )
@@ -80,7 +83,7 @@ def impute(
     if proper:
         _refuse(filling, "with --proper", "Multiple imputation is fitted to the table itself.")
         return impute_properly(fitting, reading, model, table, out, proper, **how)
-    proper_alone = ("formula", "method", "rounds", "report")
+    proper_alone = ("formula", "method", "slopes", "rounds", "report")
     _refuse(fitting, "without --proper", "It belongs to multiple imputation: add --proper 20.", proper_alone)
     if table is None:
         _refuse(filling, "without a model", "The table has all columns that are fitted.", ("absent", "add_absent"))
@@ -203,7 +206,7 @@ def impute_properly(
         table, known = model, reading.known(fitting.schema)
     elif fitting.schema or any(fitting.pair.values()):
         raise UserError(
-            "--schema, --duration, --event, --event-level or --entry with a model",
+            "--schema, --duration, --event, --event-level, --entry or --cluster with a model",
             hint="The model has them: leave them out.",
         )
     else:
@@ -216,6 +219,7 @@ def impute_properly(
         method=_methods(fitting.method),
         rounds=10 if fitting.rounds is None else fitting.rounds,
         shift=read_shifts(shift),
+        slopes=[name.strip() for name in (fitting.slopes or "").split(",") if name.strip()],
         seed=seed,
         **fitting.pair,
     )

@@ -70,13 +70,14 @@ class KnownColumns:
     event: str | None = flag(None, "Column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes.")
     event_level: list[str] = flag([], "Level at which the event happened; once per cause.")
     entry: str | None = flag(None, "Column of the times from which rows are at risk (late entry).")
+    cluster: str | None = flag(None, "Column of the patient or centre that several rows belong to.")
     schema: str | None = flag(None, _SCHEMA, callback=options.there(_SCHEMA))
 
     @property
     def pair(self) -> dict[str, Any]:
-        """The columns of the outcome."""
-        levels = self.event_level or None
-        return {"duration": self.duration, "event": self.event, "entry": self.entry, "event_level": levels}
+        """The columns of the outcome, and of clusters."""
+        levels, own = self.event_level or None, {"duration": self.duration, "event": self.event, "entry": self.entry}
+        return own | {"event_level": levels, "cluster": self.cluster}
 
 
 def table_model(model: str) -> Any:

@@ -38,6 +38,7 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, with_overrides
 from unmask.modalities.table.rules.rules import Rules, schema_for
+from unmask.modalities.table.schema.clusters import clusters_of
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import (
     empty_row_notes,
@@ -122,6 +123,7 @@ class TableModel(FittedTable, Guessed, Printed):
         event: str | None = None,
         entry: str | None = None,
         event_level: str | Sequence[str] | None = None,
+        cluster: str | None = None,
         settings: TableSettings | TrainSettings | Mapping[str, Any] | None = None,
         weight: np.ndarray | None = None,
         watch: Callable[..., None] | None = None,
@@ -136,6 +138,7 @@ class TableModel(FittedTable, Guessed, Printed):
             duration, event: the survival pair.
             entry: column of the times from which rows are at risk, where they enter late.
             event_level: at which level of `event` it happened, one per cause; left out where that is plain.
+            cluster: column of the patient or centre that several rows belong to: all of them are held out together.
             settings, overrides: fields of `TableSettings` and of its `train`, as keywords (`steps=200`), a dict or an
                 object.
             weight: of each row, for bootstrap copies.
@@ -150,7 +153,14 @@ class TableModel(FittedTable, Guessed, Printed):
         start = time.perf_counter()
         frame = read_frame(data)
         found = schema_for(
-            frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
+            frame,
+            schema,
+            duration=duration,
+            event=event,
+            entry=entry,
+            event_level=event_level,
+            cluster=cluster,
+            constraints=constraints,
         )
         settings = with_overrides(settings_from(TableSettings(), settings, overrides, with_overrides), {})
         if not found.modelled:
@@ -162,11 +172,18 @@ class TableModel(FittedTable, Guessed, Printed):
         breaches = recorded_breaches(Rules.of(found), columns, frame.row_name)
         empty = empty_rows(frame, found)
         left_out = [f"warning: {text}" for text in empty_row_notes(frame, empty, "not counted in the fit")]
-        if left_out:
+        groups = None if found.cluster is None else clusters_of(frame, found, found.cluster).number
+        if groups is not None:
+            left_out.append(
+                f"rows of one {found.cluster!r} are held out together; what is filled by this model knows nothing of "
+                "clusters, as multiple imputation does"
+            )
+        if empty.any():
+            groups = None if groups is None else groups[~empty]
             columns, weight = [x[~empty] for x in columns], None if weight is None else weight[~empty]
         if len(columns[0]) < 2:
             raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
-        table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, watch=watch)
+        table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, groups=groups, watch=watch)
         notes = [*left_out, *found.notes, *breaches]
         facts = {
             "rows": len(columns[0]),

@@ -69,6 +69,7 @@ def pretrain(
     event: str | None = None,
     entry: str | None = None,
     event_level: str | Sequence[str] | None = None,
+    cluster: str | None = None,
     constraints: Sequence[str] | str = (),
     settings: TableSettings | TrainSettings | Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -80,7 +81,7 @@ def pretrain(
     Args:
         data: a path, pandas, polars or Arrow table, array or dict of columns.
         out: run folder; left out, a temporary one, which lives as long as the result.
-        schema, duration, event, entry, event_level, constraints: as in `TableModel.fit`.
+        schema, duration, event, entry, event_level, cluster, constraints: as in `TableModel.fit`.
         settings, overrides: fields of `TableSettings` and of its `train`, as keywords (`steps=200`), a dict or an
             object.
 
@@ -95,7 +96,7 @@ def pretrain(
     out = Path(out)
     settings = settings_from(TableSettings(), settings, overrides, with_overrides)
     known: dict[str, Any] = {"schema": schema, "duration": duration, "event": event, "entry": entry}
-    known |= {"event_level": event_level, "constraints": constraints}
+    known |= {"event_level": event_level, "cluster": cluster, "constraints": constraints}
     if resume and (out / "unmask.json").exists():
         run = TableRun(folder=out, model=load(out), kept=True)
         _check_same_fit(run, read_frame(data), settings, known)
@@ -139,6 +140,7 @@ def _fingerprint(schema: Schema, settings: Mapping[str, Any], rows: str) -> dict
     return {
         "settings": settings,
         "outcome": {"duration": schema.duration, "event": schema.event, "entry": schema.entry},
+        "cluster": schema.cluster,
         "constraints": list(schema.constraints),
         "columns": digest(schema.to_dict()["columns"]),
         "rows": rows,

@@ -88,8 +88,8 @@ def impute(
         shift: see `TableModel.impute`.
         seed: of the fit and of draws.
         console: say on stderr how long the fit took.
-        fitting: of `TableModel.fit`: `schema`, `duration`, `event`, `entry`, `event_level`, `constraints`, `settings`,
-            or settings as keywords, such as `steps=200`.
+        fitting: of `TableModel.fit`: `schema`, `duration`, `event`, `entry`, `event_level`, `cluster`, `constraints`,
+            `settings`, or settings as keywords, such as `steps=200`.
 
     Raises:
         UserError: naming the row, column and value at fault; a model instead of a table.

@@ -64,13 +64,15 @@ class CellTable(RowPasses):
         *,
         settings: TableSettings | None = None,
         weight: np.ndarray | None = None,
+        groups: np.ndarray | None = None,
         calibrate: bool = True,
         watch: Callable[..., None] | None = None,
         **overrides: Any,
     ) -> CellTable:
-        """Fit to columns with NaN where missing; `categories` holds 0 for a quantity."""
+        """Fit to columns with NaN where missing; `categories` holds 0 for a quantity, `groups` the number of the
+        cluster of each row."""
         settings = settings or settings_of(**overrides)
-        fit = fit_cells(columns, categories, settings, weight=weight, calibrate=calibrate, watch=watch)
+        fit = fit_cells(columns, categories, settings, weight=weight, groups=groups, calibrate=calibrate, watch=watch)
         table = cls(fit)
         if calibrate:
             table.calibrate(columns)

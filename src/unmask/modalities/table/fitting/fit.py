@@ -90,11 +90,13 @@ def steps_for(rows: int, settings: TableSettings) -> int:
     return int(np.clip(rows * 40 / settings.rows, 60, 500))
 
 
-def folds(rows: int, settings: TableSettings) -> np.ndarray:
-    """Which member a row is held out from: about equal shares, decided by the row alone. One member: a sixth of the
-    rows is held out from it (fold 0), the others are marked 1."""
+def folds(rows: int, settings: TableSettings, groups: np.ndarray | None = None) -> np.ndarray:
+    """Which member a row is held out from: about equal shares, decided by the row alone, or its group. One
+    member: a sixth of the rows is held out from it (fold 0), the others are marked 1."""
     count = settings.members if settings.members > 1 else 6
-    number = (hash_keys(settings.train.seed, np.arange(rows), Salt.FOLD) % np.uint64(count)).astype(np.int64)
+    number = (
+        hash_keys(settings.train.seed, np.arange(rows) if groups is None else groups, Salt.FOLD) % np.uint64(count)
+    ).astype(np.int64)
     return number if settings.members > 1 else np.minimum(number, 1)
 
 
@@ -104,6 +106,7 @@ def fit_cells(
     settings: TableSettings,
     *,
     weight: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
     calibrate: bool = True,
     watch: Watch | None = None,
 ) -> Fit:
@@ -112,6 +115,7 @@ def fit_cells(
     Args:
         categories: of each column, 0 for a quantity.
         weight: (rows,) of each row in the fit, for bootstrap members.
+        groups: (rows,) numbers of clusters, whose rows are held out together.
         calibrate: held-out rows will be asked for after the fit too.
         watch: called after every step with its report and the number of steps.
     """
@@ -124,7 +128,7 @@ def fit_cells(
     cells = to_cells(columns, codings)
     moments, steps = moments_of(cells, weight), steps_for(rows, settings) if rows >= 10 else 0
     corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen, settings.select)
-    fold = folds(rows, settings)
+    fold = folds(rows, settings, groups)
     network: TableNetwork
     held_out = None
     if settings.network == "rows":

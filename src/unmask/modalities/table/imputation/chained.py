@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -40,12 +41,14 @@ class CompletedColumns:
             its last draw: what a shift of the log-odds needs.
         trace: (rounds, columns, 2) mean and standard deviation of the imputed values (category numbers) of every round.
         stuck: draws for which the analysis left no value possible: the cells kept the value they had.
+        models: place -> a model whose parameters are kept from round to round, as last drawn.
     """
 
     columns: list[np.ndarray]
     odds: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]
     trace: np.ndarray
     stuck: int = 0
+    models: dict[int, Any] = field(default_factory=dict)
 
 
 class Regressors:
@@ -153,9 +156,8 @@ class DrawPlan:
         copied, copy = _copies(matrix)
         for place in self.order:
             allowed = np.array([p != place and p not in self.skip.get(place, ()) for p in owner], bool)
-            seen = ~self.missing[place]
-            if seen.any():
-                known = matrix[seen]
+            known, y = self.units(place, matrix)
+            if len(y):
                 allowed &= np.ptp(known, 0) > 0
                 for other in {p for p in owner[allowed] if self.sizes[p]}:
                     levels = np.flatnonzero(allowed & (owner == other))
@@ -163,16 +165,16 @@ class DrawPlan:
                         allowed[levels[known[:, levels].sum(0).argmax()]] = False
             allowed[copy[allowed[copied] & allowed[copy]]] = False
             size = max(self.sizes[place], 2)
-            most = max(3, int(seen.sum()) // 3)
+            most = max(3, len(y) // 3)
             if self.methods.get(place) == "polyreg":
                 most = min(most, max(3, PARAMETERS // (size - 1)))
             columns = np.flatnonzero(allowed)
             if len(columns) > most:
-                strength = _association(matrix[seen][:, columns], self.columns[place][seen], self.sizes[place])
+                strength = association(known[:, columns], y, self.sizes[place])
                 kept = np.sort(columns[np.argsort(-strength, kind="stable")[:most]])
                 self.notes.append(
                     f"{self.name(place)!r} is imputed from the {most} most related of {len(columns)} predictors: its "
-                    f"{int(seen.sum())} observed values do not bear more"
+                    f"{len(y)} observed values do not bear more"
                 )
                 columns = kept
             self.chosen[place] = np.r_[0, columns + 1]
@@ -188,6 +190,14 @@ class DrawPlan:
                 scale = best_scale(seen, np.ones((len(seen), 1)))
                 found |= {} if scale is None else {place: scale}
         return found
+
+    def units(self, place: int, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Regressors and values of what a column is observed of: the rows."""
+        seen = ~self.missing[place]
+        return matrix[seen], self.columns[place][seen]
+
+    def chain(self, rng: np.random.Generator, first: Sequence[np.ndarray] | None = None) -> Chain:
+        return Chain(self, rng, first)
 
     def start(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Every missing cell with an observed value of its column, at random."""
@@ -210,7 +220,7 @@ def _copies(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-def _association(matrix: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:
+def association(matrix: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:
     """Largest absolute correlation of every regressor with the column, or with an indicator of one of its levels."""
     target = y[:, None] if not size else (y[:, None] == np.arange(size)).astype(float)
     z, t = matrix - matrix.mean(0), target - target.mean(0)
@@ -232,6 +242,7 @@ class Chain:
         self._known = [np.ones(len(g), bool) if first is not None else ~g for g in plan.missing]
         self._fits: dict[int, Shares] = {}
         self.odds: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self.models: dict[int, Any] = {}
         self.stuck, self.round = 0, 0
         if plan.hazard is not None:
             self._write_hazard()
@@ -252,7 +263,7 @@ class Chain:
                 drawn = self.now[place][plan.missing[place]]
                 trace[turn, number] = drawn.mean(), drawn.std()
             self._known = [np.ones(len(g), bool) for g in plan.missing]
-        return CompletedColumns(columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck)
+        return CompletedColumns(columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck, models=self.models)
 
     def begin_round(self) -> None:
         """What is drawn before the columns, once per round: nothing here."""

@@ -69,10 +69,10 @@ def choose_methods(
         return
     trial = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
     trial.select()
-    chain = Chain(trial, rng)
+    alone, chain = np.ones((len(plan.columns[0]), 1)), trial.chain(rng)
     chain.run(2)
     chain.plan = plan  # a covariate of the analysis is judged by the regression that proposes it: without the outcome
-    against = {p: _values(plan.columns[p][~plan.missing[p]]) or _shape(chain, p) for p in unsettled}
+    against = {p: _values(plan.units(p, alone)[1]) or _shape(chain, p) for p in unsettled}
     if outcome is not None:
         against |= _choose_scales(chain, [p for p in unsettled if against[p] and p not in outcome])
     for place, why in against.items():
@@ -137,25 +137,25 @@ def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: Mono
     Args:
         rows: that it is a regression of, and `scale` the scale there; by default all rows, and the column's scale.
     """
-    plan = chain.plan
-    seen = ~plan.missing[place]
+    plan, x = chain.plan, chain.predictors(place)
     if rows is None:
         scale = plan.scales.get(place)
+        design, y = plan.units(place, x)
     else:
-        seen = seen & rows
-    x, y = chain.predictors(place), plan.columns[place][seen]
+        seen = rows & ~plan.missing[place]
+        design, y = x[seen], plan.columns[place][seen]
     if scale is not None:
         y = scale.to(y)
-    found = draw_linear(x[seen], y, chain.rng)
-    fitted = x @ found.beta
-    left = (y - fitted[seen]) / found.sigma
+    found = draw_linear(design, y, chain.rng)
+    fitted = design @ found.beta
+    left = (y - fitted) / found.sigma
     spread = left.std()
     if spread < 1e-6:
         return "the other columns determine it"
     skew, tail = float((left**3).mean() / spread**3), float((left**4).mean() / spread**4 - 3)
     if abs(skew) > 0.75 or tail > 2:
         return f"its residuals are {'skewed' if abs(skew) > 0.75 else 'heavy-tailed'}"
-    bent = np.column_stack([np.ones(len(y)), fitted[seen], fitted[seen] ** 2])
+    bent = np.column_stack([np.ones(len(y)), fitted, fitted**2])
     bent[:, 1:] = (bent[:, 1:] - bent[:, 1:].mean(0)) / np.maximum(bent[:, 1:].std(0), 1e-12)
     rest = left - bent @ np.linalg.lstsq(bent, left, rcond=None)[0]
     gain = 1 - (rest**2).sum() / max((left**2).sum(), 1e-12)
@@ -165,7 +165,8 @@ def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: Mono
         return None
     low, high = plan.schema.column(place).bounds
     low = max(low, 0.0) if y.min() >= 0 else low
-    beyond = ndtr((low - fitted[~seen]) / found.sigma) + ndtr((fitted[~seen] - high) / found.sigma)
+    there = x[plan.missing[place]] @ found.beta
+    beyond = ndtr((low - there) / found.sigma) + ndtr((there - high) / found.sigma)
     if beyond.mean() > 0.005:
         return (
             "a normal would draw impossible values" if low or high < np.inf else "a normal would draw negative values"

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from unmask.elsewhere import FITTING
-from unmask.errors import UserError, outside
+from unmask.errors import UserError, option, outside
 from unmask.guessed import also_called
 from unmask.modalities.table.imputation.analysis import agreed_analysis, measured_terms, survival_pair
 from unmask.modalities.table.imputation.chained import CompletedColumns, DrawPlan
+from unmask.modalities.table.imputation.clustered import clustered_plan, without_analysis
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.completed import CompletedTables
 from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, doubts, unmixed, write_report
@@ -31,6 +32,7 @@ from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.rules.rules import Rules, schema_for
+from unmask.modalities.table.schema.clusters import clusters_of
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import decode, empty_row_notes, empty_rows, encode, match_columns
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
@@ -57,6 +59,8 @@ class MultipleImputation(CompletedTables):
             ratio of the later levels of a category (a note names them), or {condition: number} for groups, e.g.
             {"creatinine": {"arm == 1": 30}}. It is not cut at the range of the data; bounds given in the schema are
             kept, and a note counts what they held back.
+        cluster: column of the patient or centre that several rows belong to: two-level imputation; see `clustered.py`.
+        slopes: with `cluster`, columns whose effects differ between clusters too, such as the time of visits.
         seed: decides all draws.
         overrides: settings of `TableModel`, e.g. steps=200: each chain then starts from a table drawn by a model fitted
             to a bootstrap sample; without a formula or survival pair that table is the imputation.
@@ -104,6 +108,8 @@ class MultipleImputation(CompletedTables):
         formula: str | None = None,
         rounds: int = 10,
         shift: Mapping[str, float | Mapping[str, float]] | None = None,
+        cluster: str | None = None,
+        slopes: Sequence[str] | str = (),
         seed: int = 0,
         **overrides: Any,
     ) -> None:
@@ -116,6 +122,11 @@ class MultipleImputation(CompletedTables):
         if rounds < 1:
             raise UserError(f"rounds={rounds}", hint="Expected 1 or more; 10 suffice as a rule.")
         settings_of(**overrides)
+        self.cluster, self.slopes = cluster, [slopes] if isinstance(slopes, str) else list(slopes)
+        if slopes and cluster is None and not isinstance(schema, Schema):
+            raise UserError(
+                f"{option('slopes')} without {option('cluster')}", hint="Effects differ between clusters: name them."
+            )
         self.draws, self.schema, self.shift, self.seed = draws, schema, dict(shift or {}), seed
         self.duration, self.event, self.method = duration, event, method
         self.entry, self.event_level = entry, event_level
@@ -144,7 +155,13 @@ class MultipleImputation(CompletedTables):
         frame = read_frame(data)
         duration, event = survival_pair(self.formula, frame.names, self.schema, self.duration, self.event)
         schema = schema_for(
-            frame, self.schema, duration=duration, event=event, entry=self.entry, event_level=self.event_level
+            frame,
+            self.schema,
+            duration=duration,
+            event=event,
+            entry=self.entry,
+            event_level=self.event_level,
+            cluster=self.cluster,
         )
         if not schema.modelled:
             raise UserError(f"{frame.source}: no column to impute", hint="All columns are identifiers or empty.")
@@ -166,11 +183,18 @@ class MultipleImputation(CompletedTables):
         unknown = empty_row_notes(frame, empty, "imputed as patients of whom nothing is known; take out what are none")
         for text in unknown:
             self._note(text, warn=True)
-        self.formula_ = agreed_analysis(self.formula, schema, columns, note=self._note)
+        self.clusters_ = None if schema.cluster is None else clusters_of(frame, schema, schema.cluster)
+        if self.clusters_ is None:
+            self.formula_ = agreed_analysis(self.formula, schema, columns, note=self._note)
+        else:
+            self.formula_ = None
+            for text in without_analysis(schema, self.formula, self.overrides):
+                self._note(text, warn=True)
         plan = self._plan(columns)
         self.incomplete_ = [plan.name(p) for p in plan.order]
         # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
-        rounds = self.rounds if len(plan.order) > 1 or self.formula_ is not None else 1
+        alone = len(plan.order) <= 1 and self.formula_ is None and self.clusters_ is None
+        rounds = 1 if alone else self.rounds
         draws = ChainedDraws(plan, self.formula_, self.seed, self.overrides)
         found = [draws.draw(m, rounds) for m in counted(range(self.draws), self.draws)]
         for more in (rounds, 2 * rounds):
@@ -208,7 +232,12 @@ class MultipleImputation(CompletedTables):
 
     def _plan(self, columns: list[np.ndarray]) -> DrawPlan:
         schema = self.schema_
-        plan = DrawPlan(columns=columns, sizes=schema.sizes, schema=schema)
+        if self.clusters_ is None:
+            plan = DrawPlan(columns=columns, sizes=schema.sizes, schema=schema)
+        else:
+            named = {"note": self._note, "row_name": self._frame.row_name}
+            plan = clustered_plan(self.clusters_, schema, columns, self.slopes, **named)
+            self._missing = plan.missing
         if self.formula_ is not None:
             outcome = frozenset(self.formula_.outcome)
             plan.skip = {p: outcome for p in plan.order if p not in outcome}
@@ -359,7 +388,7 @@ class MultipleImputation(CompletedTables):
 
     def _call(self) -> str:
         """How these tables were made, as Python."""
-        names = ("formula", "duration", "event", "entry", "event_level", "method", "shift", "rounds", "seed")
-        given = [*((name, getattr(self, name)) for name in names), *self.overrides.items()]
+        names = ("formula", "duration", "event", "entry", "event_level", "method", "shift", "rounds", "cluster")
+        given = [*((name, getattr(self, name)) for name in (*names, "slopes", "seed")), *self.overrides.items()]
         options = "".join(f", {name}={value!r}" for name, value in given if value and (name, value) != ("rounds", 10))
         return f"MultipleImputation({self.draws}{options}{', schema=...' if self.schema is not None else ''})"

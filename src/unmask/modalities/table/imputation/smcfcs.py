@@ -422,12 +422,14 @@ class ChainedDraws:
     def longer(self, m: int, so_far: CompletedColumns, rounds: int) -> CompletedColumns:
         """The m-th columns after more rounds."""
         rng = np.random.default_rng([self.seed, m, len(so_far.trace)])
-        more = self._chain(rng, so_far.columns, initial=False).run(rounds)
+        chain = self._chain(rng, so_far.columns, initial=False)
+        chain.models = so_far.models
+        more = chain.run(rounds)
         return replace(more, trace=np.concatenate([so_far.trace, more.trace]), stuck=so_far.stuck + more.stuck)
 
     def _chain(self, rng: np.random.Generator, first: list[np.ndarray] | None, *, initial: bool) -> Chain:
         if self.formula is None:
-            return Chain(self.plan, rng, first=first)
+            return self.plan.chain(rng, first)
         return AgreeingChain(self.plan, rng, Substantive(self.formula, self.plan.columns), first, initial=initial)
 
     def _modelled(self, m: int) -> list[np.ndarray]:

@@ -21,6 +21,7 @@ from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.rules.conditions import Constraint, Limit, formulas_in_order, parse_constraints
+from unmask.modalities.table.schema.clusters import clusters_of, with_cluster
 from unmask.modalities.table.schema.infer import infer
 from unmask.modalities.table.schema.schema import Schema
 from unmask.training.settings import load_toml
@@ -261,12 +262,17 @@ def schema_for(
     event: str | None = None,
     entry: str | None = None,
     event_level: str | Sequence[str] | None = None,
+    cluster: str | None = None,
     constraints: Sequence[str] | str = (),
 ) -> Schema:
     """The schema given, or one inferred from the table under what is given of it; see `infer`."""
     found = read_schema(schema)
     if not isinstance(found, Schema):
-        found = infer(frame, override=found, duration=duration, event=event, entry=entry, event_level=event_level)[0]
+        known: dict[str, Any] = {"duration": duration, "event": event, "entry": entry, "event_level": event_level}
+        found = infer(frame, override=found, cluster=cluster, **known)[0]
+    elif cluster is not None:
+        clusters_of(frame, found, cluster)
+        found = with_cluster(found, cluster)
     more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))
     Rules.of(found)  # whatever is wrong with a rule is said now

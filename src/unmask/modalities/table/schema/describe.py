@@ -104,6 +104,7 @@ class Description(Printed):
             "rows": self.rows,
             "duration": self.schema.duration,
             "event": self.schema.event,
+            "cluster": self.schema.cluster,
             "errors": self.count("error"),
             "warnings": self.count("warning"),
             "columns": [c.to_dict() for c in self.columns],
@@ -155,6 +156,7 @@ class Description(Printed):
             *([f"duration = {toml_text(self.schema.duration)}"] if self.schema.duration else []),
             *([f"event = {toml_text(self.schema.event)}"] if self.schema.event else []),
             *([f"entry = {toml_text(self.schema.entry)}"] if self.schema.entry else []),
+            *([f"cluster = {toml_text(self.schema.cluster)}"] if self.schema.cluster else []),
             *([f"missing = {toml_text(list(self.schema.missing))}"] if self.schema.missing else []),
             *([f"decimal = {toml_text(self.decimal)}"] if self.decimal else []),
             *([f"constraints = {toml_text(list(self.schema.constraints))}"] if self.schema.constraints else []),
@@ -222,7 +224,7 @@ class Description(Printed):
             for c in self.columns
         ]
         report.section("Columns", table(("column", "kind", "why", "missing", "values", "picture"), rows_))
-        roles = {name: getattr(self.schema, name) for name in ("duration", "event", "entry")}
+        roles = {name: getattr(self.schema, name) for name in ("duration", "event", "entry", "cluster")}
         given = "".join(f" --{name} {shlex.quote(column)}" for name, column in roles.items() if column)
         commands = (
             (
@@ -243,6 +245,7 @@ def describe(
     event: str | None = None,
     entry: str | None = None,
     event_level: str | Sequence[str] | None = None,
+    cluster: str | None = None,
     decimal: str | None = None,
     encoding: str | None = None,
     sheet: str | None = None,
@@ -253,6 +256,8 @@ def describe(
         data: a path, or a pandas, polars or Arrow table, or an array.
         schema: what is known of it already, as for a fit.
         duration, event, entry, event_level: the survival pair, late entry and the event's levels, as for a fit.
+        cluster: the column that names the patient or centre several rows belong to: clusters, their rows, and the
+            columns that are constant within them (level two) are told.
         decimal, encoding, sheet: see `read_frame`.
 
     Raises:
@@ -267,6 +272,7 @@ def describe(
         event=event,
         entry=entry,
         event_level=event_level,
+        cluster=cluster,
         strict=False,
     )
     columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]

@@ -16,6 +16,7 @@ from unmask.errors import UserError, suggest
 from unmask.modalities.table.reading.findings import Finding, refuse, setting
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import text_of
+from unmask.modalities.table.schema.clusters import clusters_of, described, with_cluster
 from unmask.modalities.table.schema.column import column_of
 from unmask.modalities.table.schema.raw_column import blank_notes, spellings, with_blanks
 from unmask.modalities.table.schema.schema import Schema
@@ -51,6 +52,7 @@ def infer(
     event: str | None = None,
     entry: str | None = None,
     event_level: str | Sequence[str] | None = None,
+    cluster: str | None = None,
     strict: bool = True,
 ) -> tuple[Schema, list[Finding]]:
     """The schema of a table, with everything that was noticed.
@@ -58,11 +60,12 @@ def infer(
     Args:
         override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
             What is given of the survival pair beside it comes first.
+        cluster: the column that names what several rows belong to.
         strict: cells that do not fit raise; else they are findings, and the schema is what would be without them.
     """
     names, columns, source, row_name = frame.names, frame.columns, frame.source, frame.row_name
     override = dict(override or {})
-    known = {"columns", "duration", "event", "event_level", "entry", "missing", "constraints", "decimal"}
+    known = {"columns", "duration", "event", "event_level", "entry", "cluster", "missing", "constraints", "decimal"}
     for key in set(override) - known:
         raise UserError(f"schema: unknown key {key!r}", hint=suggest(key, known))
     given = override.get("columns", {})
@@ -106,11 +109,31 @@ def infer(
     if not any(f.code == "repeated_ids" for f in findings):
         free = [i for i, c in enumerate(found) if "kind" not in given.get(c.name, {})]
         findings += repeated_rows([found[i] for i in free], [columns[i] for i in free], [numbers[i] for i in free])
+    whole = Schema(columns=tuple(found), missing=missing)
+    if (cluster := cluster or override.get("cluster")) is not None:
+        try:
+            clusters = clusters_of(frame, whole, cluster)
+            seen = [
+                np.where(missing_cells(raw, c, whole), np.nan, x)
+                for raw, c, x in zip(columns, found, numbers, strict=True)
+            ]
+            others = with_cluster(whole, cluster).columns
+            findings.append(Finding("note", cluster, "cluster", described(clusters, others, seen)))
+        except UserError as error:
+            if strict or cluster not in names:
+                raise
+            findings.append(Finding("error", cluster, "cluster", error.what, error.hint))
+        findings = [
+            f
+            for f in findings
+            if f.code != "repeated_rows" and (f.column != cluster or f.code in ("cluster", "spelt_alike"))
+        ]
+        whole = with_cluster(whole, cluster)
     if strict:
         refuse(findings, source)
     rules = override.get("constraints", ())
     rules = (rules,) if isinstance(rules, str) else tuple(rules)
-    schema = Schema(columns=tuple(found), missing=missing, constraints=rules)
+    schema = dataclasses.replace(whole, constraints=rules)
     try:
         schema, pair_findings = with_survival_pair(
             schema, columns, named, marks=[s.marks for s in spelled], source=source, row_name=row_name

@@ -95,6 +95,7 @@ class Schema:
 
     Args:
         entry: column of the times from which rows are at risk, where they enter late (left truncation).
+        cluster: column that names what several rows belong to, a patient or centre; an identifier otherwise.
         missing: spellings of a missing value beyond the usual ones (empty, NA, NaN, null, #NULL!, ?, .).
         constraints: rules between columns that imputed and synthetic rows meet; see `conditions.parse_constraints`.
         notes: what was noticed while inferring, for people.
@@ -104,6 +105,7 @@ class Schema:
     duration: str | None = None
     event: str | None = None
     entry: str | None = None
+    cluster: str | None = None
     missing: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
@@ -125,8 +127,9 @@ class Schema:
         return [c.name for c in self.columns]
 
     def role(self, name: str) -> str:
-        """What a column is besides a column: follow-up time, event or entry; "" for none of them."""
-        return {self.duration: "follow-up time", self.event: "event", self.entry: "entry"}.get(name, "")
+        """What a column is besides a column: follow-up time, event, entry or cluster; "" for none of them."""
+        roles = {self.duration: "follow-up time", self.event: "event", self.entry: "entry", self.cluster: "cluster"}
+        return roles.get(name, "")
 
     @property
     def causes(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from unmask.errors import option
 from unmask.given import natural, no_value
 from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.frame import Frame
@@ -183,18 +184,20 @@ def _are_days(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> bool:
     return bool(good.all())
 
 
-_DEPENDENT = (
-    "The rows are taken for independent, which they are not: intervals come out too narrow, held-out figures too good, "
-    "and rows of one individual can stand on both sides of a split. Fit one row per individual (the first visit, or "
-    "visits side by side as columns)"
-)
+def _dependent(name: str) -> str:
+    return (
+        "The rows are taken for independent, which they are not: intervals come out too narrow, held-out figures too "
+        "good, and rows of one individual can stand on both sides of a split. Name the column, "
+        f"{option('cluster', name)}, for two-level multiple imputation and such a split; or fit one row per individual "
+        "(the first visit, or visits side by side as columns)"
+    )
 
 
 def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
     """Several rows per patient."""
     if not distinct or distinct == rows or not repeats_individuals(name):
         return []
-    text = f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. {_DEPENDENT}"
+    text = f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. {_dependent(name)}"
     return [Finding("warning", name, "repeated_ids", text)]
 
 
@@ -242,7 +245,7 @@ def repeated_rows(
     text = (
         f"{name!r} holds {distinct} values, most in several rows, within which {others} never "
         f"{'changes' if len(same_in_all) == 1 else 'change'}: individuals (or centres) with several rows each, by all "
-        f"appearances. {_DEPENDENT}, and declare the column an identifier:"
+        f"appearances. {_dependent(name)}, and declare the column an identifier:"
     )
     return [Finding("warning", name, "repeated_rows", text, setting(name, 'kind = "id"'))]
 

@@ -1,0 +1,262 @@
+"""Clustered rows: two-level imputation, what is constant within clusters, pooling that knows of clusters, refusals."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import unmask
+from commands import run
+from unmask.errors import UserError
+from unmask.modalities.table.fitting.fit import folds
+from unmask.modalities.table.imputation.mixed_models import GroupedRows, LatentModel, MixedModel, truncated
+from unmask.modalities.table.imputation.multiple import MultipleImputation
+from unmask.modalities.table.recipes import TableSettings
+
+
+def centres(seed: int = 0, clusters: int = 20, rows: int = 12, icc: float = 0.4) -> pd.DataFrame:
+    """y on x, z and a region of each centre; all of them but the region vary within and between centres."""
+    rng = np.random.default_rng(seed)
+    at = np.repeat(np.arange(clusters), rows)
+
+    def noise() -> np.ndarray:
+        return rng.normal(size=clusters)[at] * icc**0.5 + rng.normal(size=len(at)) * (1 - icc) ** 0.5
+
+    region = rng.random(clusters) < 0.5
+    x = noise()
+    z = 0.5 * x + noise()
+    grade = np.digitize(z + rng.normal(size=len(at)), [-1, 0.5])
+    return pd.DataFrame(
+        {
+            "centre": [f"c{i}" for i in at],
+            "y": 0.5 * x + 0.5 * z + region[at] + noise(),
+            "x": x,
+            "z": z,
+            "region": np.where(region[at], "north", "south"),
+            "grade": np.array(["low", "mid", "high"])[grade],
+            "beds": rng.integers(20, 400, clusters)[at].astype(float),
+        }
+    )
+
+
+def holed(whole: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
+    """A third of x by y; z unknown in three centres; region and beds unknown in three others; a fifth of the grades."""
+    rng, part = np.random.default_rng(seed), whole.copy()
+    part.loc[rng.random(len(part)) < 1 / (1 + np.exp(1 - part["y"])), "x"] = np.nan
+    part.loc[part["centre"].isin(["c1", "c4", "c7"]), "z"] = np.nan
+    part.loc[part["centre"].isin(["c2", "c5", "c8"]), ["region", "beds"]] = None
+    part.loc[rng.random(len(part)) < 0.2, "grade"] = None
+    return part
+
+
+KNOWN = {"columns": {"grade": {"kind": "ordinal", "categories": ["low", "mid", "high"]}}}
+
+
+@pytest.fixture(scope="module")
+def done() -> MultipleImputation:
+    return MultipleImputation(4, cluster="centre", schema=KNOWN, rounds=5, seed=3).fit(holed(centres()))
+
+
+def test_cells_that_were_observed_stay_and_all_others_are_filled(done):
+    part = holed(centres())
+    for table in done:
+        assert not table.isna().any().any()
+        for name in part:
+            seen = part[name].notna()
+            assert (table[name][seen] == part[name][seen]).all()
+
+
+def test_what_is_constant_within_clusters_is_drawn_once_per_cluster(done):
+    for table in done:
+        assert (table.groupby("centre")[["region", "beds"]].nunique() == 1).all().all()
+    drawn = {tuple(t.groupby("centre")["beds"].first()[["c2", "c5", "c8"]]) for t in done}
+    assert len(drawn) == len(done)
+    assert any("'region', 'beds'" in note for note in done.notes_)
+
+
+def test_the_same_seed_gives_the_same_tables_and_rows_may_come_in_any_order():
+    part = holed(centres())
+    one, two = (MultipleImputation(2, cluster="centre", schema=KNOWN, rounds=3, seed=s).fit(part) for s in (5, 5))
+    assert all(a.equals(b) for a, b in zip(one, two, strict=True))
+    mixed = part.sample(frac=1, random_state=0)
+    again = MultipleImputation(2, cluster="centre", schema=KNOWN, rounds=3, seed=5).fit(mixed)
+    assert (again[0].groupby("centre")["region"].nunique() == 1).all()
+
+
+def test_a_known_value_of_the_cluster_is_taken_where_a_row_lacks_it():
+    part = centres()
+    known = part["region"].copy()
+    part.loc[part.index % 12 > 2, "region"] = None
+    done = MultipleImputation(2, cluster="centre", seed=1).fit(part)
+    assert all((table["region"] == known).all() for table in done)
+    assert any("take the value of their cluster" in note for note in done.notes_)
+
+
+def test_a_column_with_one_contradicting_cell_is_not_of_level_two_and_the_cell_is_told():
+    part = holed(centres())
+    part.loc[40, "region"] = "north" if part.loc[40, "region"] == "south" else "south"
+    with pytest.warns(UserWarning, match=r"'region' is constant within clusters but in 'c3', row 40"):
+        done = MultipleImputation(2, cluster="centre", schema=KNOWN, rounds=2).fit(part)
+    assert not any("drawn for" in note and "'region'" in note for note in done.notes_)
+
+
+def test_a_systematically_missing_column_gets_the_spread_between_clusters():
+    """A cluster that never measured z has an effect of its own in every table: its mean varies as clusters do."""
+    whole = centres(clusters=30, rows=20, icc=0.6)
+    part = whole.copy()
+    part.loc[part["centre"].isin([f"c{i}" for i in range(8)]), "z"] = np.nan
+    part = part[["centre", "z", "beds"]]
+    two = MultipleImputation(20, cluster="centre", rounds=3, seed=0).fit(part)
+    means = np.array([t.groupby("centre")["z"].mean()[[f"c{i}" for i in range(8)]] for t in two])
+    seen = part.groupby("centre")["z"].mean().dropna()
+    assert means.std() == pytest.approx(seen.std(), rel=0.35)
+    one = MultipleImputation(20, rounds=3, seed=0).fit(part.drop(columns="centre"))
+    flat = np.array([t["z"].groupby(part["centre"]).mean()[[f"c{i}" for i in range(8)]] for t in one])
+    assert flat.std() < 0.5 * means.std()
+
+
+@pytest.mark.parametrize("method", ["norm", "pmm"])
+def test_slopes_that_differ_between_patients_are_kept(method):
+    rng = np.random.default_rng(2)
+    at, time = np.repeat(np.arange(60), 8), np.tile(np.arange(8.0), 60)
+    slope = rng.normal(0, 1, 60)
+    y = rng.normal(size=60)[at] + slope[at] * time + rng.normal(0, 0.5, 480)
+    part = pd.DataFrame({"patient": at, "visit": time, "y": np.where(rng.random(480) < 0.4, np.nan, y)})
+    error = {}
+    for slopes in ((), ("visit",)):
+        done = MultipleImputation(3, cluster="patient", slopes=slopes, method={"y": method}, rounds=3).fit(part)
+        gone = part["y"].isna()
+        error[bool(slopes)] = np.mean([(t["y"] - y)[gone].std() for t in done])
+    assert error[True] < 0.6 * error[False]
+
+
+# The sampler itself
+
+
+def test_the_sampler_finds_the_parameters_of_its_model():
+    rng = np.random.default_rng(0)
+    cluster = np.repeat(np.arange(200), 10)
+    x = np.column_stack([np.ones(2000), rng.normal(size=2000)])
+    u = rng.multivariate_normal([0, 0], [[0.5, 0.2], [0.2, 0.3]], 200)
+    y = x @ [1.0, -0.5] + (x * u[cluster]).sum(1) + 0.7 * rng.normal(size=2000)
+    rows = GroupedRows(x, x, cluster)
+    model, found = MixedModel(rows, latent=False), []
+    for step in range(400):
+        model.draw(rows, y[rows.order], rng)
+        if step >= 100:
+            found.append(np.r_[model.beta, model.sigma, model.psi[0, 0], model.psi[0, 1], model.psi[1, 1]])
+    expected = [1, -0.5, 0.7, 0.5, 0.2, 0.3]
+    assert np.mean(found, 0) == pytest.approx(expected, abs=0.12)
+
+
+def test_ordered_and_unordered_levels_have_the_shares_of_the_data():
+    rng = np.random.default_rng(1)
+    cluster = np.repeat(np.arange(60), 15)
+    x = np.column_stack([np.ones(900), rng.normal(size=900)])
+    latent = x[:, 1] + 0.7 * rng.normal(size=60)[cluster] + rng.normal(size=900)
+    y = np.digitize(latent, [-1.0, 0.3, 1.5]).astype(float)
+    rows = GroupedRows(x, np.ones((900, 1)), cluster)
+    for ordinal in (True, False):
+        model, shares = LatentModel.of(rows, y, ordinal=ordinal), []
+        for step in range(300):
+            model.draw(rows, y[rows.order], rng, tune=step < 100)
+            if step >= 150:
+                eta = np.column_stack([rows.predicted(m.beta, m.u) for m in model.models])
+                shares.append(np.exp(model.log_probability(eta)).mean(0))
+        assert np.mean(shares, 0) == pytest.approx(np.bincount(y.astype(int)) / 900, abs=0.02)
+        assert np.exp(model.log_probability(eta)).sum(1) == pytest.approx(1)
+    if ordinal:
+        assert model.cuts == pytest.approx([0, 1.3, 2.5], abs=0.35)
+
+
+def test_truncated_normal_values_lie_between_the_ends_far_out_too():
+    rng = np.random.default_rng(0)
+    low, high = np.array([-np.inf, 8.0, -9.0, 0.5]), np.array([-8.0, np.inf, -8.5, 0.6])
+    x = np.array([truncated(np.zeros(4), low, high, rng) for _ in range(200)])
+    assert ((x >= low) & (x <= high)).all()
+    assert x[:, 1].mean() == pytest.approx(8.12, abs=0.03)
+
+
+# Refusals
+
+
+def refused(frame: pd.DataFrame, cluster: str, **options) -> UserError:
+    with pytest.raises(UserError) as error:
+        MultipleImputation(2, cluster=cluster, **options).fit(frame)
+    return error.value
+
+
+def test_a_cluster_that_is_none_is_refused_with_its_row_and_value():
+    part = holed(centres())
+    found = str(refused(part, "y"))
+    assert "row 0" in found
+    assert "measurement" in found
+    assert f"{part['y'][0]}" in found
+    alone = str(refused(part.assign(one=[f"p{i}" for i in range(len(part))]), "one"))
+    assert "one row per cluster" in alone
+    assert "'p0'" in alone
+    few = str(refused(part.assign(wing=np.where(part.index < 100, "a", "b")), "wing"))
+    assert "2 clusters of several rows" in few
+    lacking = part.copy()
+    lacking.loc[[17, 30], "centre"] = None
+    assert "row 17: no value, as in 1 more" in str(refused(lacking, "centre"))
+    assert "no column 'center'" in str(refused(part, "center"))
+
+
+def test_what_two_levels_do_not_go_with_is_refused():
+    part = holed(centres())
+    assert "formula=" in str(refused(part, "centre", formula="y ~ x"))
+    assert "steps=100" in str(refused(part, "centre", steps=100))
+    assert "constant within clusters" in str(refused(part, "centre", slopes=["beds"]))
+    assert "no column" in str(refused(part, "centre", slopes="visit"))
+    with pytest.raises(UserError, match="slopes= without cluster="):
+        MultipleImputation(2, slopes=["x"])
+
+
+def test_the_command_names_clusters_and_writes_nothing_where_they_are_none(tmp_path, capsys):
+    file = tmp_path / "t.csv"
+    holed(centres()).to_csv(file, index=False)
+    how = ("impute", file, "--proper", 2, "--rounds", 2)
+    code, *_ = run(capsys, *how, "--cluster", "centre", "--slopes", "x", "--out", tmp_path / "f.csv")
+    assert code == 0
+    table = pd.read_csv(tmp_path / "f-1.csv")
+    assert (table.groupby("centre")["region"].nunique() == 1).all()
+    code, _, said = run(capsys, *how, "--cluster", "y", "--out", tmp_path / "g.csv")
+    assert code == 2
+    assert "t.csv, column 'y', row 2" in said
+    assert not (tmp_path / "g-1.csv").exists()
+
+
+# A role of the schema
+
+
+def test_describe_counts_clusters_and_tells_columns_of_level_two(tmp_path):
+    found = unmask.table.describe(holed(centres()), cluster="centre")
+    assert found.schema.role("centre") == "cluster"
+    said = [f.text for f in found.findings if f.code == "cluster"]
+    assert said == ["20 clusters of 12 rows; constant within clusters (level two): 'region', 'beds'"]
+    again = MultipleImputation(2, schema=found.write_toml(tmp_path / "s.toml"), rounds=2).fit(holed(centres()))
+    assert again.schema_.cluster == "centre"
+
+
+def test_repeated_identifiers_are_warned_of_once_and_told_what_to_write():
+    part = holed(centres()).assign(patient_id=np.repeat(np.arange(60), 4)).drop(columns="centre")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        MultipleImputation(2, rounds=2).fit(part)
+    told = [str(w.message) for w in caught if "independent" in str(w.message)]
+    assert len(told) == 1
+    assert "cluster='patient_id'" in told[0]
+    assert "too narrow" in told[0]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        MultipleImputation(2, cluster="patient_id", rounds=2).fit(part)
+    assert not [w for w in caught if "independent" in str(w.message)]
+
+
+def test_rows_of_a_cluster_are_held_out_together():
+    groups = np.repeat(np.arange(50), 7)
+    found = folds(350, TableSettings(), groups)
+    assert all(len(set(found[groups == g])) == 1 for g in range(50))
+    assert len(set(found)) > 1
