@@ -309,6 +309,13 @@ def files_below(folder: str | Path, *, hidden: list[Path] | None = None) -> list
     return sorted(found)
 
 
+def are_files(data: Any) -> bool:
+    """Whether data are files, none or many: a list of paths, a folder, or a pattern; not one file."""
+    if isinstance(data, str | Path):
+        return os.path.isdir(data) or (glob.has_magic(str(data)) and not os.path.exists(data))
+    return isinstance(data, list | tuple) and len(data) > 0 and all(isinstance(one, str | Path) for one in data)
+
+
 def check_place(path: str | Path) -> Path:
     """A file's path, if its folder is there: asked before long work whose result goes there."""
     path = Path(path)

@@ -21,12 +21,16 @@ ENGLISH = SENTENCES[:5]
 
 
 def tables(where: Path) -> None:
-    """cohort.csv and its parts; relapse.csv, entry.csv and causes.csv (follow-up); stays.csv (rules); study.csv."""
+    """cohort.csv and its parts (also a folder, parts); relapse.csv, entry.csv and causes.csv (follow-up); stays.csv
+    (rules); study.csv."""
     rng = np.random.default_rng(0)
     whole = _patients(rng, 160)
     _with_holes(whole, rng).to_csv(where / "cohort.csv", index=False)
     _with_holes(whole[:110], rng).to_csv(where / "train.csv", index=False)
     whole[110:].to_csv(where / "held_out.csv", index=False)
+    (where / "parts").mkdir()
+    for i in (0, 1):
+        _with_holes(whole[80 * i : 80 * i + 80], np.random.default_rng(i)).to_csv(where / f"parts/{i}.csv", index=False)
     new = _with_holes(_patients(rng, 30), rng).drop(columns=["time", "event"])
     new.to_csv(where / "new.csv", index=False)
     new.drop(columns="lactate").to_csv(where / "without_lactate.csv", index=False)

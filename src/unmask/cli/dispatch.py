@@ -95,7 +95,7 @@ def _rows_on_stdout(given: dict[str, Any], out: inspect.Parameter | None, as_jso
     """
     rows = out.default if out is not None and isinstance(out.default, options.Rows) else None
     if given.get("out") != "-":
-        if rows is not None and given.get("out") is not None:
+        if rows is not None and not rows.folder and given.get("out") is not None:
             check_place(given["out"])  # before anything is imported to make them
         yield None
         return

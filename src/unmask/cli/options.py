@@ -66,21 +66,22 @@ def _file_of(content: bytes, suffix: str) -> str:
     return str(place)
 
 
-def source(help: str, *, default: Any = ..., text: bool = False, stdin: str = "") -> Any:
+def source(help: str, *, default: Any = ..., text: bool = False, stdin: str = "", metavar: str | None = None) -> Any:
     """An argument that names what is read: a file, a folder, a URL, hf:NAME or a pattern; see `there`."""
-    return typer.Argument(default, help=help, callback=there(help, text=text, stdin=stdin))
+    return typer.Argument(default, help=help, metavar=metavar, callback=there(help, text=text, stdin=stdin))
 
 
 class Rows(typer.models.OptionInfo):
     """--out of a command that writes rows as text: - is standard output, on which there is nothing else then."""
 
     suffix = ""
+    folder = False
 
 
-def rows(suffix: str, help: str, default: Any = ...) -> Any:
-    """--out of rows that are text, of a format with this suffix."""
+def rows(suffix: str, help: str, default: Any = ..., *, folder: bool = False) -> Any:
+    """--out of rows that are text, of a format with this suffix; or, with `folder`, of several files in a folder."""
     option = Rows(default=default, help=f"{help.rstrip('.')}; -: standard output.")
-    option.suffix = suffix
+    option.suffix, option.folder = suffix, folder
     return option
 
 

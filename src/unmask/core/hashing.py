@@ -85,6 +85,9 @@ class Salt(IntEnum):
     REDRAWN_CELL = 69
     # Tables: calibration
     COPIED_HOLES = 71
+    # Tables in several files
+    DRAWN_ROW = 210
+    SEED_OF_FILE = 211
     # Patient events
     SUBJECT = 73
     BIRTH = 79

@@ -141,7 +141,7 @@ def begin_or_resume(
 
 def remove_halves(folder: Path) -> None:
     """What workers that were killed had begun to write."""
-    for rest in folder.glob(".*.new"):
+    for rest in folder.glob(".*.new*"):
         rest.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""unmask impute [MODEL] TABLE --out F [--draws M]"""
+"""unmask impute [MODEL] TABLE... --out F [--draws M]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from unmask.cli import options
 from unmask.cli.common import Result, on_stderr
 from unmask.cli.table.reading import KnownColumns, TableReading, note_lines, numbered, table_model, warned_of
 from unmask.errors import UserError, option
-from unmask.files import check_results
+from unmask.files import are_files, check_results
+from unmask.registry import is_model
+from unmask.writing import check_absent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +57,18 @@ def impute(
     filling: Filling,
     fitting: Proper,
     reading: TableReading,
-    model: str = options.source(
-        "A model folder; or the table itself, if there is no model: one is fitted to it.", stdin=".csv"
+    tables: list[str] = options.source(
+        "The table, behind the folder of a model if there is one (else one is fitted to the table itself); several "
+        "files, a folder or a pattern are one table that is filled file by file. Unknown columns pass through.",
+        stdin=".csv",
+        metavar="[MODEL] TABLE",
     ),
-    table: str = options.source(
-        "A .csv, .tsv or .parquet file; unknown columns pass through.", default=None, stdin=".csv"
+    out: str = options.rows(
+        ".csv",
+        "Where to write the filled table; with several draws, F-1.csv, F-2.csv, ...; of several files a new folder",
+        folder=True,
     ),
-    out: str = options.rows(".csv", "Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
+    model: str = typer.Option(None, help="Without a MODEL: keep the one that is fitted in this new folder."),
     proper: int = typer.Option(
         0,
         help="M completed tables for Rubin's rules: multiple imputation, fitted to this table, of which without a "
@@ -72,24 +79,46 @@ def impute(
         help="COLUMN=DELTA added to drawn values (not missing at random), or 'COLUMN[arm == 1]=DELTA' for a group; "
         "a category's log-odds with --proper.",
     ),
+    workers: options.Workers = None,
+    engine: options.Engine = "local",
     escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,
 ) -> Result:
     """Fill the missing cells of a table; everything else is written as it was read."""
     how: dict[str, Any] = {"shift": shift, "escape_formulas": escape_formulas, "seed": seed}
-    if table is None and Path(model).is_dir():
+    to_file = not out.endswith("/") and Path(out).suffix in (".csv", ".tsv", ".parquet")
+    fitted = None
+    if is_model(tables[0]) or (len(tables) > 1 and to_file):
+        fitted, *tables = tables
+    if not tables:
         more = " --proper 20" if proper else ""
-        raise UserError(f"{model} is a folder, and there is no TABLE", hint=f"unmask impute MODEL TABLE{more} --out F")
+        raise UserError(f"{fitted} is a model, and there is no TABLE", hint=f"unmask impute MODEL TABLE{more} --out F")
+    if fitted and model:
+        raise UserError(f"--model {model} with a model", hint="It is where one is kept that is fitted to the table.")
+    several = len(tables) > 1 or are_files(tables[0]) or out.endswith("/")
+    if several and (proper or filling.intervals):
+        raise UserError(
+            f"--{'proper' if proper else 'intervals'} of several files", hint="Put them into one: they need all rows."
+        )
+    if several and to_file:
+        raise UserError(f"--out {Path(out).name} for several files", hint="Give a new folder: --out filled/.")
+    if not several and (workers is not None or engine != "local"):
+        raise UserError("--workers or --engine for one table", hint="They fill several files side by side.")
     if proper:
         _refuse(filling, "with --proper", "Multiple imputation is fitted to the table itself.")
-        return impute_properly(fitting, reading, model, table, out, proper, **how)
+        if model:
+            raise UserError("--model with --proper", hint="Multiple imputation keeps no model: leave it out.")
+        return impute_properly(fitting, reading, fitted, tables[0], out, proper, **how)
     proper_alone = ("formula", "method", "slopes", "rounds", "report")
     _refuse(fitting, "without --proper", "It belongs to multiple imputation: add --proper 20.", proper_alone)
-    if table is None:
+    if fitted:
+        _refuse(fitting, "with a model", "The model has it: leave it out.")
+    else:
         _refuse(filling, "without a model", "The table has all columns that are fitted.", ("absent", "add_absent"))
-        return impute_table(filling, reading, None, model, out, known=fitting, **how)
-    _refuse(fitting, "with a model", "The model has it: leave it out.")
-    return impute_table(filling, reading, model, table, out, **how)
+    how |= {"known": fitting, "keep": model}
+    if several:
+        return impute_folder(filling, reading, fitted, tables, out, workers=workers, engine=engine, **how)
+    return impute_table(filling, reading, fitted, tables[0], out, **how)
 
 
 def _refuse(options: Any, where: str, hint: str, names: Sequence[str] = ()) -> None:
@@ -97,6 +126,121 @@ def _refuse(options: Any, where: str, hint: str, names: Sequence[str] = ()) -> N
     for name, value in vars(options).items():
         if (not names or name in names) and value != getattr(type(options)(), name):
             raise UserError(f"{option(name)} {where}", hint=hint)
+
+
+def _model_for(
+    filling: Filling, reading: TableReading, model: str | None, frame: Any, known: KnownColumns | None, seed: int
+) -> tuple[Any, list[str]]:
+    """The model in a folder; without one (None) it is fitted to the table, of which there are warnings."""
+    if model is not None:
+        loaded = table_model(model)
+        loaded.schema = reading.with_missing(loaded.schema)
+        return loaded, []
+    from unmask.modalities.table.verbs import fit_to, warn_of_poor
+
+    assert known is not None
+    with warned_of() as warned:
+        schema = reading.known(known.schema)
+        loaded = fit_to(frame, schema=schema, **known.pair, constraints=filling.constraint, seed=seed)
+        warn_of_poor(loaded, frame)
+    return loaded, warned
+
+
+def impute_folder(
+    filling: Filling,
+    reading: TableReading,
+    model: str | None,
+    tables: Sequence[str],
+    out: str,
+    *,
+    known: KnownColumns,
+    keep: str | None,
+    workers: int | None,
+    engine: str,
+    shift: Sequence[str],
+    seed: int,
+    escape_formulas: bool,
+) -> Result:
+    """Fill a table in several files, file by file, into a new folder.
+
+    Args:
+        model, known, keep: as in `impute_table`; without a model one is fitted to rows drawn from all files.
+    """
+    from unmask.modalities.table.imputation.impute_files import impute_files
+    from unmask.modalities.table.imputation.shift import read_shifts
+    from unmask.modalities.table.pretrain import keep as keep_model
+    from unmask.modalities.table.reading.several_files import frame_to_fit
+
+    _check_filling(filling)
+    check_absent(out)
+    if keep:
+        check_absent(keep)
+    frame = None if model else frame_to_fit(list(tables), seed=seed, **reading.file)
+    loaded, fitted = _model_for(filling, reading, model, frame, known, seed)
+    done = impute_files(
+        loaded,
+        list(tables),
+        out,
+        draws=filling.draws,
+        seed=seed,
+        unseen=filling.unseen,
+        shift=read_shifts(shift),
+        absent=filling.absent,
+        add_absent=filling.add_absent,
+        constraints=filling.constraint if model else (),
+        escape_formulas=escape_formulas,
+        workers=workers,
+        engine=engine,
+        say=on_stderr,
+        **reading.file,
+    )
+    if keep:
+        keep_model(loaded, keep, list(tables))
+    notes = [*(frame.notes if frame else ()), *done.notes]
+    found = {
+        "out": out,
+        "files": done.files,
+        "kept": done.kept,
+        "rows": done.rows,
+        "filled_slots": done.cells,
+        "cells": done.cells,
+        "draws": filling.draws,
+        "model": keep,
+        "workers": done.workers,
+        "engine": engine,
+        "notes": notes,
+        "warnings": [*fitted, *done.warnings],
+    }
+    for text in _first(done.warnings):
+        on_stderr(f"warning: {text}")
+    there = f", {done.kept:,} of them by an earlier run" if done.kept else ""
+    each = f" in each of {filling.draws} draws" if filling.draws else ""
+    lines = [f"{done.cells:,} cells of {done.rows:,} rows in {done.files:,} files filled{each}{there}"]
+    return Result(found, [*lines, *note_lines(_first(notes)), out, *([f"model: {keep}"] if keep else [])])
+
+
+def _first(texts: Sequence[str]) -> list[str]:
+    """What is said of many files on a screen."""
+    more = [f"and {len(texts) - SHOWN} more, which --json lists"] if len(texts) > SHOWN else []
+    return [*texts[:SHOWN], *more]
+
+
+SHOWN = 10
+
+
+def _check_filling(filling: Filling) -> float:
+    """Refuse options that do not go together; the coverage of intervals."""
+    if filling.coverage is not None and not filling.intervals:
+        raise UserError("--coverage without --intervals", hint="It is theirs: add --intervals CELLS.csv.")
+    coverage = 0.9 if filling.coverage is None else filling.coverage
+    if filling.draws < 0 or not 0 < coverage < 1 or filling.unseen not in ("error", "missing"):
+        raise UserError(
+            f"--draws {filling.draws} --coverage {coverage} --unseen {filling.unseen}",
+            hint="Expected draws of 0 or more, a coverage between 0 and 1, unseen error or missing.",
+        )
+    if filling.draws and filling.intervals:
+        raise UserError("--draws with --intervals", hint="Intervals belong to best values: leave --draws out.")
+    return coverage
 
 
 def impute_table(
@@ -107,6 +251,7 @@ def impute_table(
     out: str,
     *,
     known: KnownColumns | None = None,
+    keep: str | None = None,
     shift: Sequence[str] = (),
     seed: int = 0,
     escape_formulas: bool = False,
@@ -115,44 +260,28 @@ def impute_table(
 
     Args:
         model: its folder; None: one is fitted to the table itself, under what is `known` of its columns.
+        keep: folder to keep that one in.
     """
     from unmask.modalities.table.imputation.complete import complete
     from unmask.modalities.table.imputation.shift import read_shifts
     from unmask.modalities.table.imputation.uncertainty import write_intervals
+    from unmask.modalities.table.pretrain import keep as keep_model
     from unmask.modalities.table.writing.writers import write_table
 
-    draws, intervals, unseen = filling.draws, filling.intervals, filling.unseen
-    if filling.coverage is not None and not intervals:
-        raise UserError("--coverage without --intervals", hint="It is theirs: add --intervals CELLS.csv.")
-    coverage = 0.9 if filling.coverage is None else filling.coverage
-    if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
-        raise UserError(
-            f"--draws {draws} --coverage {coverage} --unseen {unseen}",
-            hint="Expected draws of 0 or more, a coverage between 0 and 1, unseen error or missing.",
-        )
-    if draws and intervals:
-        raise UserError("--draws with --intervals", hint="Intervals belong to best values: leave --draws out.")
+    coverage, draws, intervals = _check_filling(filling), filling.draws, filling.intervals
     written = numbered(out, draws) if draws else [out]
     check_results([*written, intervals], [table, known.schema if known else None])
-    fitted: list[str] = []
-    if model is None:
-        from unmask.modalities.table.verbs import fit_to, warn_of_poor
-
-        assert known is not None
-        frame, schema = reading.read(table), reading.known(known.schema)
-        with warned_of() as fitted:
-            loaded = fit_to(frame, schema=schema, **known.pair, constraints=filling.constraint, seed=seed)
-            warn_of_poor(loaded, frame)
-    else:
-        loaded = table_model(model)
-        frame = reading.read_for(loaded, table)
+    if keep:
+        check_absent(keep)
+    frame = reading.read(table)
+    loaded, fitted = _model_for(filling, reading, model, frame, known, seed)
     done = complete(
         loaded,
         frame,
         draws=draws,
         seed=seed,
         interval=coverage if intervals else None,
-        unseen=unseen,
+        unseen=filling.unseen,
         shift=read_shifts(shift),
         absent=filling.absent,
         add_absent=filling.add_absent,
@@ -162,6 +291,9 @@ def impute_table(
         write_table(one, path, escape_formulas=escape_formulas)
     if intervals:
         write_intervals(done.records, loaded.schema, intervals, frame)
+    if keep:
+        keep_model(loaded, keep, table)
+    notes = [*(frame.notes if model is None else ()), *done.notes]
     found = {
         "out": written if draws else out,
         "rows": len(frame),
@@ -169,21 +301,22 @@ def impute_table(
         "cells": done.cells,
         "draws": draws,
         "intervals": intervals,
+        "model": keep,
         "absent": done.absent,
-        "notes": done.notes,
+        "notes": notes,
         "warnings": [*fitted, *done.warnings],
     }
     for text in done.warnings:
         on_stderr(f"warning: {text}")
-    lines = [f"{done.cells} cells filled", *note_lines([n for n in done.notes if n not in fitted]), *written]
-    return Result(found, [*lines, *([intervals] if intervals else [])])
+    lines = [f"{done.cells} cells filled", *note_lines([n for n in notes if n not in fitted]), *written]
+    return Result(found, [*lines, *([intervals] if intervals else []), *([f"model: {keep}"] if keep else [])])
 
 
 def impute_properly(
     fitting: Proper,
     reading: TableReading,
-    model: str,
-    table: str | None,
+    model: str | None,
+    table: str,
     out: str,
     proper: int,
     *,
@@ -194,16 +327,16 @@ def impute_properly(
     """Complete a table `proper` times, fitted to the table itself under the schema of a model, of a file, or inferred.
 
     Args:
-        model: a model folder, whose schema is taken; or the table, where `table` is None.
+        model: a model folder, whose schema is taken; None: what is known of the columns is given, or found out.
     """
     from unmask.modalities.table.imputation.multiple import MultipleImputation
     from unmask.modalities.table.imputation.shift import read_shifts
     from unmask.modalities.table.writing.writers import write_table
 
     written = numbered(out, proper)
-    check_results([*written, fitting.report], [model if table is None else table, fitting.schema])
-    if table is None:
-        table, known = model, reading.known(fitting.schema)
+    check_results([*written, fitting.report], [table, fitting.schema])
+    if model is None:
+        known = reading.known(fitting.schema)
     elif fitting.schema or any(fitting.pair.values()):
         raise UserError(
             "--schema, --duration, --event, --event-level, --entry or --cluster with a model",

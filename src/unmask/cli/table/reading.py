@@ -91,7 +91,7 @@ def table_model(model: str) -> Any:
         raise UserError(
             f"{model}: a file, not the folder of a model",
             hint="Fit one with `unmask pretrain table`. To impute a table without a model: unmask impute TABLE "
-            "--out F.",
+            "--out F; several files: --out FOLDER/",
         )
     if kind_of(model) != "table":
         raise UserError(f"{model}: a model of {kind_of(model)}", hint="Fit one with `unmask pretrain table`.")
@@ -148,7 +148,11 @@ def describe(
 def pretrain(
     reading: TableReading,
     known: KnownColumns,
-    data: str = options.source("A .csv, .tsv or .parquet file, missing cells empty.", stdin=".csv"),
+    data: list[str] = options.source(
+        "A table (.csv, .parquet, .xlsx, ...), missing cells empty; of several files, a folder or a pattern, which are "
+        "one table, rows are drawn.",
+        stdin=".csv",
+    ),
     out: str = typer.Option(..., help="Run folder."),
     constraint: list[str] = typer.Option(
         [], help='Rule that imputed and synthetic rows will meet, e.g. "dbp < sbp", "bmi := weight / height**2".'
@@ -176,11 +180,12 @@ def pretrain(
     check_folder(out)
     from unmask.modalities.table.fitting.imputation_quality import text_table
     from unmask.modalities.table.pretrain import pretrain as run
+    from unmask.modalities.table.reading.several_files import frame_to_fit
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are among the notes
         finished = run(
-            reading.read(data),
+            frame_to_fit(data[0] if len(data) == 1 else data, seed=settings.train.seed, **reading.file),
             out,
             schema=reading.known(known.schema),
             **known.pair,

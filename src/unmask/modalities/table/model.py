@@ -30,12 +30,14 @@ from unmask.modalities.table.fitting.cell_table import CellTable, FittedTable
 from unmask.modalities.table.fitting.fit import Fit
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed, figure_texts
 from unmask.modalities.table.imputation.complete import holes, impute_frame, taken_for_missing
+from unmask.modalities.table.imputation.impute_files import FilledFiles, impute_files
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_frame
 from unmask.modalities.table.imputation.under_rules import recorded_breaches
 from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.reading.several_files import frame_to_fit
 from unmask.modalities.table.recipes import TableSettings, with_overrides
 from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.clusters import clusters_of
@@ -133,7 +135,8 @@ class TableModel(FittedTable, Guessed, Printed):
         """Fit a model to a table with or without missing cells.
 
         Args:
-            data: a path, pandas, polars or Arrow table, or array.
+            data: a path, pandas, polars or Arrow table, or array. Of the files of one table (a list of paths, a folder,
+                a pattern) at most 100 000 rows are drawn, by the seed and from all of them, which the notes say.
             schema: overrides of what is inferred, or a whole schema.
             duration, event: the survival pair.
             entry: column of the times from which rows are at risk, where they enter late.
@@ -151,7 +154,8 @@ class TableModel(FittedTable, Guessed, Printed):
             UserError: naming the row, column and value at fault.
         """
         start = time.perf_counter()
-        frame = read_frame(data)
+        settings = with_overrides(settings_from(TableSettings(), settings, overrides, with_overrides), {})
+        frame = frame_to_fit(data, seed=settings.train.seed)
         found = schema_for(
             frame,
             schema,
@@ -162,7 +166,6 @@ class TableModel(FittedTable, Guessed, Printed):
             cluster=cluster,
             constraints=constraints,
         )
-        settings = with_overrides(settings_from(TableSettings(), settings, overrides, with_overrides), {})
         if not found.modelled:
             raise UserError(
                 f"{frame.source}: no column to model",
@@ -184,7 +187,7 @@ class TableModel(FittedTable, Guessed, Printed):
         if len(columns[0]) < 2:
             raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
         table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, groups=groups, watch=watch)
-        notes = [*left_out, *found.notes, *breaches]
+        notes = [*frame.notes, *left_out, *found.notes, *breaches]
         facts = {
             "rows": len(columns[0]),
             "columns": len(columns),
@@ -260,6 +263,11 @@ class TableModel(FittedTable, Guessed, Printed):
         return tables if draws else tables[0]
 
     fill = impute
+
+    def impute_files(self, data: str | Path | Sequence[str | Path], out: str | Path, **options: Any) -> FilledFiles:
+        """Fill a table in several files, file by file; see
+        `unmask.modalities.table.imputation.impute_files.impute_files`."""
+        return impute_files(self, data, out, **options)
 
     def intervals(
         self,

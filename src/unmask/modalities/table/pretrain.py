@@ -20,7 +20,7 @@ from unmask.guessed import also_called
 from unmask.modalities.table.fitting.imputation_quality import error_removed, figure_texts, with_care
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.frame import Frame
-from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.reading.several_files import frame_to_fit
 from unmask.modalities.table.recipes import TableSettings, with_overrides
 from unmask.modalities.table.rules.rules import schema_for
 from unmask.modalities.table.schema.schema import Schema
@@ -79,7 +79,8 @@ def pretrain(
     """Fit a table model and write its run folder.
 
     Args:
-        data: a path, pandas, polars or Arrow table, array or dict of columns.
+        data: a path, pandas, polars or Arrow table, array or dict of columns; or the files of one table, as in
+            `TableModel.fit`.
         out: run folder; left out, a temporary one, which lives as long as the result.
         schema, duration, event, entry, event_level, cluster, constraints: as in `TableModel.fit`.
         settings, overrides: fields of `TableSettings` and of its `train`, as keywords (`steps=200`), a dict or an
@@ -99,7 +100,7 @@ def pretrain(
     known |= {"event_level": event_level, "cluster": cluster, "constraints": constraints}
     if resume and (out / "unmask.json").exists():
         run = TableRun(folder=out, model=load(out), kept=True)
-        _check_same_fit(run, read_frame(data), settings, known)
+        _check_same_fit(run, frame_to_fit(data, seed=settings.train.seed), settings, known)
         return run
     check_run_folder(out, resume=resume)
     with written_folder(out) as new:
@@ -124,6 +125,14 @@ def pretrain(
         model.save(new)
         write_report(model, new)
     return TableRun(folder=out, model=model)
+
+
+def keep(model: TableModel, out: str | Path, data: Any) -> None:
+    """Write the run folder of a model that was fitted without one. `data`: what it was fitted to."""
+    model.facts["source"] = source_name(data)
+    with written_folder(out) as new:
+        model.save(new)
+        write_report(model, new)
 
 
 def _check_same_fit(run: TableRun, frame: Frame, settings: TableSettings, known: Mapping[str, Any]) -> None:

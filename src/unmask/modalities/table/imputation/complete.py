@@ -12,7 +12,7 @@ import numpy as np
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.fitting.point_values import Imputed
-from unmask.modalities.table.imputation.shift import held_back, parse_shifts, shifted, without_cells
+from unmask.modalities.table.imputation.shift import Shift, held_back, parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import IntervalRecords
 from unmask.modalities.table.imputation.under_rules import drawn_under, not_kept, points_under, recorded_breaches, unmet
@@ -105,17 +105,9 @@ def complete(
     **reading: Any,
 ) -> CompletedTable:
     """Fill the missing cells of a table; see `TableModel.impute`. `reading` is for `read_incomplete`."""
-    schema = model.schema
-    shifts = parse_shifts(shift, schema)
-    if shifts and not draws:
-        raise UserError(
-            f"{option('shift')} without {option('draws')}",
-            hint=f"A shift moves drawn values: add {option('draws', 20)}.",
-        )
+    schema, shifts = model.schema, check_draws(model, draws, shift)
     moved = {s.place: s.delta for s in shifts if not s.where and schema.sizes[s.place] == 0}
     grouped = [s for s in shifts if s.place not in moved]
-    if draws and model.table.network.points_only:
-        raise _points_alone(model)
     read = read_incomplete(model, data, **reading)
     if not draws:
         return with_points(model, read, model.table.impute(read.columns, interval=read.interval))
@@ -129,6 +121,19 @@ def complete(
         filled = [shifted(grouped, schema, one, [np.isnan(x) for x in read.columns], {}) for one in filled]
         notes = without_cells(shifts, schema, filled, read.gaps) + held_back(shifts, schema, filled, read.gaps)
     return _completed(model, read, filled, notes=notes, shifted={s.place for s in shifts})
+
+
+def check_draws(model: FittedTable, draws: int, shift: Mapping[str, float | Mapping[str, float]] | None) -> list[Shift]:
+    """The shifts of draws; refused where there are no draws, as are draws of a model that has none."""
+    shifts = parse_shifts(shift, model.schema)
+    if shifts and not draws:
+        raise UserError(
+            f"{option('shift')} without {option('draws')}",
+            hint=f"A shift moves drawn values: add {option('draws', 20)}.",
+        )
+    if draws and model.table.network.points_only:
+        raise _points_alone(model)
+    return shifts
 
 
 @dataclass(frozen=True, kw_only=True)

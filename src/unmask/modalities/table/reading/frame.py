@@ -64,7 +64,10 @@ class Frame:
         if hasattr(self.native, "iloc"):
             label = self.native.index[row]
             return label.item() if isinstance(label, np.generic) else label
-        return int(self.lines[row]) if self.lines is not None else row + self.first_row
+        if self.lines is None:
+            return row + self.first_row
+        line = self.lines[row]  # a text where the rows are of several files
+        return line if isinstance(line, str) else int(line)
 
     def index_levels(self) -> list[tuple[str, np.ndarray]]:
         """Names and cells of what a pandas table has as its index, where that has a name."""

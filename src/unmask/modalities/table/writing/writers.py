@@ -30,6 +30,8 @@ from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import cell_texts, match_columns, spelling_in, writes_point
 from unmask.writing import written
 
+WRITTEN = (".csv", ".tsv", ".parquet")
+"""Formats of files that tables are written in."""
 CODED = re.compile(r"\s*[+-]?0[0-9]")
 """A text that reads as a number and is one of a code's: 00501, 007."""
 EXACT = 2**53
@@ -248,7 +250,7 @@ def write_table(table: Any, path: str | Path, *, escape_formulas: bool = False) 
     of a .csv or .tsv that a spreadsheet would take for formulas (OWASP, "CSV Injection"); without, they are written as
     they are and warned of."""
     path = Path(path)
-    if path.suffix not in (".csv", ".tsv", ".parquet"):
+    if path.suffix not in WRITTEN:
         raise UserError(f"{path}: unknown kind of file {path.suffix!r}", hint="Name it .csv, .tsv or .parquet.")
     with written(path) as temporary:
         if path.suffix == ".parquet":
