@@ -21,8 +21,8 @@ ENGLISH = SENTENCES[:5]
 
 
 def tables(where: Path) -> None:
-    """cohort.csv and its parts (also a folder, parts); relapse.csv, entry.csv and causes.csv (follow-up); stays.csv
-    (rules); study.csv."""
+    """cohort.csv and its parts (also a folder, parts); relapse.csv, entry.csv and causes.csv (follow-up); visits.csv
+    (counts); stays.csv (rules); study.csv."""
     rng = np.random.default_rng(0)
     whole = _patients(rng, 160)
     _with_holes(whole, rng).to_csv(where / "cohort.csv", index=False)
@@ -83,6 +83,10 @@ def _follow_up(rng: np.random.Generator, where: Path) -> None:
     cause = np.where(~dead, "censored", np.where(rng.random(rows) < 0.5, "relapse", "death"))
     late = (months * rng.random(rows) * 0.5).round(2)
     common.assign(status=cause, months_to_referral=late).to_csv(where / "causes.csv", index=False)
+    visits = rng.poisson(months / 12 * np.exp(0.4 * marker))
+    common.drop(columns="months").assign(visits=visits, years=(months / 12).round(2)).to_csv(
+        where / "visits.csv", index=False
+    )
 
 
 def _stays(rng: np.random.Generator, rows: int) -> pd.DataFrame:

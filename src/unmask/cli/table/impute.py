@@ -43,6 +43,11 @@ class Proper(KnownColumns):
     """How multiple imputation is fitted to a table; what is known of its columns where there is no model."""
 
     formula: str | None = options.flag(None, "With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'.")
+    family: str | None = options.flag(
+        None,
+        "With --proper, of that analysis: poisson, negative-binomial, fine-gray (with --cause); else by its outcome.",
+    )
+    cause: str | None = options.flag(None, "With --family fine-gray: the level of the event that it is of.")
     method: list[str] = options.flag([], "With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample.")
     slopes: str | None = options.flag(
         None, "With --proper and --cluster: columns whose effects differ between clusters, e.g. visit,dose."
@@ -109,7 +114,7 @@ def impute(
         if model:
             raise UserError("--model with --proper", hint="Multiple imputation keeps no model: leave it out.")
         return impute_properly(fitting, reading, fitted, tables[0], out, proper, **how)
-    proper_alone = ("formula", "method", "slopes", "rounds", "report")
+    proper_alone = ("formula", "family", "cause", "method", "slopes", "rounds", "report")
     _refuse(fitting, "without --proper", "It belongs to multiple imputation: add --proper 20.", proper_alone)
     if fitted:
         _refuse(fitting, "with a model", "The model has it: leave it out.")
@@ -349,6 +354,8 @@ def impute_properly(
         proper,
         schema=known,
         formula=fitting.formula,
+        family=fitting.family,
+        cause=fitting.cause,
         method=_methods(fitting.method),
         rounds=10 if fitting.rounds is None else fitting.rounds,
         shift=read_shifts(shift),

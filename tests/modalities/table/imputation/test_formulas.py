@@ -98,7 +98,7 @@ def test_an_analysis_of_a_slope_per_level_is_least_squares_on_those_columns():
     ("text", "said"),
     [
         ("y ~ strata(g)", r"strata\(\)"),
-        ("y ~ x + offset(z)", r"offset\(\)"),
+        ("y ~ x + offset(z)", "belongs to counts"),
         ("y ~ ns(x, 3)", r"ns\(\)"),
         ("y ~ bs(x, df=4)", r"bs\(\)"),
         ("y ~ poly(x, 2)", r"poly\(\)"),

@@ -93,7 +93,7 @@ def test_strong_hazard_ratios_survive_imputation(lacking):
     holed = columns | {"b": np.where(gone, np.nan, columns["b"])}
     if lacking:
         holed[lacking] = np.where(np.arange(1200) % 100 == 7, np.nan, holed[lacking])
-    done = MultipleImputation(4, duration="time", event="event").fit(table(**holed))
+    done = MultipleImputation(10, duration="time", event="event").fit(table(**holed))
     found = done.pool_cox(["a", "b"])
     assert (np.abs(found.estimate - done_full.estimate) < 2 * done_full.error).all()
     assert (found.fmi > 0.1).all()

@@ -120,8 +120,7 @@ def test_before_the_first_event_there_is_no_interval(done):
 def test_the_incidence_of_a_cause_is_pooled_as_survfit_has_it(figures):
     given = [t.drop(columns="died") for t in tables()]
     holed = given[0].assign(x=given[0]["x"].where(np.arange(150) % 3 != 0))
-    with pytest.warns(UserWarning, match="competing causes"):
-        done = unmask.MultipleImputation(2, rounds=1, duration="time", event="cause", event_level=["1", "2"]).fit(holed)
+    done = unmask.MultipleImputation(2, rounds=1, duration="time", event="cause", event_level=["1", "2"]).fit(holed)
     done._values = [encode(read_frame(t), done.schema_) for t in given]
     done.doubts_ = []
     found = done.survival(5, cause="1")

@@ -53,7 +53,7 @@ class CompletedColumns:
 
 class Regressors:
     """Complete columns as standardised regressors, kept up to date column by column. `scales`: place -> the scale on
-    which a column is one."""
+    which a column is one; `wide`: place -> how many regressors a quantity stands for (`write` then takes as many)."""
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class Regressors:
         sizes: Sequence[int],
         now: Sequence[np.ndarray],
         scales: Mapping[int, MonotoneScale] | None = None,
+        wide: Mapping[int, int] | None = None,
     ) -> None:
         self._scales = {} if scales is None else scales
         self.owner: list[int] = []
@@ -78,7 +79,7 @@ class Regressors:
             else:
                 deviation = float(seen.std()) if len(seen) else 0.0
                 scale = (float(seen.mean()), deviation) if deviation > 1e-12 * abs(seen.mean()) else scale
-                width = int(deviation > 0)
+                width = int(deviation > 0) * (wide or {}).get(place, 1)
             start = 1 + len(self.owner)
             self.owner += [place] * width
             self._place.append(slice(start, start + width))
@@ -95,6 +96,8 @@ class Regressors:
             return
         if len(self._levels[place]):
             self.matrix[:, at] = x[:, None] == self._levels[place]
+        elif x.ndim == 2:
+            self.matrix[:, at] = (x - x.mean(0)) / np.maximum(x.std(0), 1e-12)
         else:
             center, scale = self._scale[place]
             if place in self._scales:
@@ -111,7 +114,7 @@ class DrawPlan:
         methods: of each column that lacks values; "formula" for the outcome of an analysis imputation agrees with.
         reasons: why, where the method was chosen from the data.
         skip: place -> columns that do not predict it (the outcome of the analysis, for its covariates).
-        hazard: places of time and event: the cumulative hazard stands for the time as a predictor.
+        hazard: places of time and event: the cumulative hazards of its causes stand for the time as predictors.
         order: places in the order they are drawn, fewest missing first.
         scales: place -> the scale on which a skewed column is drawn by "norm", and predicts others.
         spikes: place -> the value that many cells of a covariate have, and the scale of the others (None: their own).
@@ -150,7 +153,7 @@ class DrawPlan:
             np.where(g, np.nanmean(x) if (~g).any() else 0.0, x)
             for x, g in zip(self.columns, self.missing, strict=True)
         ]
-        table = Regressors(self.columns, self.sizes, filled)
+        table = self.regressors(filled)
         owner = np.array(table.owner, int)
         matrix = table.matrix[:, 1:]
         copied, copy = _copies(matrix)
@@ -178,6 +181,22 @@ class DrawPlan:
                 )
                 columns = kept
             self.chosen[place] = np.r_[0, columns + 1]
+
+    def regressors(self, now: Sequence[np.ndarray], scales: Mapping[int, MonotoneScale] | None = None) -> Regressors:
+        """Complete columns as regressors, with hazards in place of follow-up time."""
+        if self.hazard is None:
+            return Regressors(self.columns, self.sizes, now, scales)
+        found = Regressors(self.columns, self.sizes, now, scales, wide={self.hazard[0]: self.sizes[self.hazard[1]] - 1})
+        found.write(self.hazard[0], self.hazards(now))
+        return found
+
+    def hazards(self, now: Sequence[np.ndarray]) -> np.ndarray:
+        """(rows, causes) Nelson-Aalen hazards at the end of follow-up: they and the event predict covariates about
+        linearly, time does not (White & Royston 2009; of competing causes Bartlett & Taylor 2016, 2.2)."""
+        assert self.hazard is not None
+        time, event = (now[p] for p in self.hazard)
+        causes = range(1, self.sizes[self.hazard[1]])
+        return np.column_stack([step_values(*nelson_aalen(time, event == k), time, start=0.0) for k in causes])
 
     @functools.cached_property
     def shapes(self) -> dict[int, MonotoneScale]:
@@ -235,17 +254,15 @@ class Chain:
         self.plan, self.rng = plan, rng
         self.now = [x.copy() for x in first] if first is not None else plan.start(rng)
         self.scales = dict(plan.scales)
-        self.regressors = Regressors(plan.columns, plan.sizes, self.now, self.scales)
+        self.regressors = plan.regressors(self.now, self.scales)
         self._shapes = plan.shapes
-        self._shaped = Regressors(plan.columns, plan.sizes, self.now, self._shapes) if self._shapes else None
+        self._shaped = plan.regressors(self.now, self._shapes) if self._shapes else None
         # Cells that are observed, or were drawn given such: what a random start had is no part of the first fits.
         self._known = [np.ones(len(g), bool) if first is not None else ~g for g in plan.missing]
         self._fits: dict[int, Shares] = {}
         self.odds: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self.models: dict[int, Any] = {}
         self.stuck, self.round = 0, 0
-        if plan.hazard is not None:
-            self._write_hazard()
 
     def run(self, rounds: int) -> CompletedColumns:
         """Draw every incomplete column in turn, so many times."""
@@ -287,18 +304,9 @@ class Chain:
             x, seen = self.now[place], self.plan.columns[place]
             self._shaped.write(place, np.clip(x, np.nanmin(seen), np.nanmax(seen)) if place in self._shapes else x)
         if self.plan.hazard is not None and place in self.plan.hazard:
-            self._write_hazard()
-
-    def _write_hazard(self) -> None:
-        """The event and the Nelson-Aalen hazard predict covariates about linearly, time does not (White & Royston
-        2009)."""
-        assert self.plan.hazard is not None
-        time, event = (self.now[p] for p in self.plan.hazard)
-        at, hazard = nelson_aalen(time, event)
-        own = step_values(at, hazard, time, start=0.0)
-        for regressors in (self.regressors, self._shaped):
-            if regressors is not None:
-                regressors.write(self.plan.hazard[0], (own - own.mean()) / max(own.std(), 1e-12))
+            for regressors in (self.regressors, self._shaped):
+                if regressors is not None:
+                    regressors.write(self.plan.hazard[0], self.plan.hazards(self.now))
 
     def predictors(self, place: int) -> np.ndarray:
         return self.regressors.matrix[:, self.plan.chosen[place]]

@@ -17,7 +17,7 @@ from unmask.guessed import Guessed, also_called
 from unmask.modalities.table.imputation.fitted_models import aligned, are_shares, estimates_of, predictions_of
 from unmask.modalities.table.imputation.formula import Formula, cox_formula, terms_not_kept
 from unmask.modalities.table.imputation.formula_fit import FormulaFit, fit_formula, log_likelihood
-from unmask.modalities.table.imputation.formula_text import check_pair, parse_formula
+from unmask.modalities.table.imputation.formula_text import cause_number, check_pair, parse_formula
 from unmask.modalities.table.imputation.pooled_survival import pooled_survival, pooled_validation
 from unmask.modalities.table.imputation.pooled_tests import (
     METHODS,
@@ -142,6 +142,7 @@ class CompletedTables(Guessed, Printed):
         names: Sequence[str] | None = None,
         complete_df: float | None = None,
         family: str | None = None,
+        cause: str | None = None,
         coverage: float = 0.95,
         firth: bool = False,
         scale: str | None = None,
@@ -149,14 +150,18 @@ class CompletedTables(Guessed, Printed):
         """Pool an analysis.
 
         Args:
-            analyse: a formula ("y ~ x + I(x**2)", "Surv(time, event) ~ age"), fitted by least squares, logistic or Cox
-                regression; or a function of a completed table that returns (estimates, standard errors), the same with
-                names, a mapping of name -> (estimate, error), a statsmodels result or a fitted lifelines regression.
-                Named estimates are aligned by their names.
+            analyse: a formula ("y ~ x + I(x**2)", "Surv(time, event) ~ age"), fitted by the regression that its outcome
+                asks for or `family` names; or a function of a completed table that returns (estimates, standard
+                errors), the same with names, a mapping of name -> (estimate, error), a statsmodels result or a fitted
+                lifelines regression. Named estimates are aligned by their names.
             names: of the estimates, where the analysis has none.
             complete_df: degrees of freedom without missing values; by default those of the analysis where it tells
                 them, else infinite.
-            family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
+            family: of a formula: "ols", "logit", "polr" and "cox" are the defaults of outcomes that are quantities, two
+                categories, ordered ones and survival pairs; "poisson" and "negative-binomial" are for counts,
+                "fine-gray" for a cause.
+            cause: of a survival pair with competing causes, the level of the event: by "cox" its hazard, the other
+                causes censored; by "fine-gray" its subdistribution hazard.
             firth: of a logistic regression: Firth's penalised likelihood, whose estimates are finite where all or none
                 of the rows of a level had the outcome (Heinze & Schemper 2002). Intervals are Wald's.
             scale: on which the estimates of a function are pooled, so that no interval leaves their range (van Buuren
@@ -171,7 +176,7 @@ class CompletedTables(Guessed, Printed):
         """
         self._repeat_doubts()
         if isinstance(analyse, str):
-            formula = parse_formula(analyse, self.schema_, family=family)
+            formula = parse_formula(analyse, self.schema_, family=family, cause=cause)
             if scale is not None:
                 raise UserError(
                     f"scale={scale!r}", hint="Coefficients of a formula are on the scale they are pooled on."
@@ -240,6 +245,7 @@ class CompletedTables(Guessed, Printed):
         *,
         duration: str | None = None,
         event: str | None = None,
+        cause: str | None = None,
         penalizer: float = 0.0,
     ) -> Pooled:
         """Pooled log hazard ratios of a Cox regression; `.table(exponentiate=True, label="HR")` prints them.
@@ -247,12 +253,28 @@ class CompletedTables(Guessed, Printed):
         Categories enter as the schema says, as an indicator of every level but the first (`references` of the result).
 
         Args:
+            cause: of competing causes, the level of the event whose hazard it is; the others censor.
             penalizer: of lifelines, which is then needed.
 
         Raises:
             UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is
                 not there, or lifelines is needed and not installed.
         """
+        formula = self._of_pair(covariates, duration, event, cause, "cox")
+        return self._pool_formula(formula, penalizer=penalizer)
+
+    @also_called(duration_col="duration", event_col="event", formula="covariates", failcode="cause", etype="cause")
+    def pool_fine_gray(
+        self, covariates: Sequence[str] | str, *, cause: str, duration: str | None = None, event: str | None = None
+    ) -> Pooled:
+        """Pooled log subdistribution hazard ratios of one of competing causes: how covariates shift its cumulative
+        incidence (Fine & Gray 1999). The rest as in `pool_cox`."""
+        return self._pool_formula(self._of_pair(covariates, duration, event, cause, "fine-gray"))
+
+    def _of_pair(
+        self, covariates: Sequence[str] | str, duration: str | None, event: str | None, cause: str | None, family: str
+    ) -> Formula:
+        """The analysis of a survival pair given these covariates."""
         self._repeat_doubts()
         covariates = [covariates] if isinstance(covariates, str) else list(covariates)
         if not covariates:
@@ -265,8 +287,9 @@ class CompletedTables(Guessed, Printed):
                     f"covariates: {name!r} is {what}", hint="What is to be explained does not explain it: leave it out."
                 )
         places = [pair.place(name, where="covariates: ") for name in covariates]
-        check_pair(self.schema_, pair.columns[pair.number(duration)], pair.columns[pair.number(event)])
-        return self._pool_formula(cox_formula(pair, places), penalizer=penalizer)
+        happened = pair.columns[pair.number(event)]
+        check_pair(self.schema_, pair.columns[pair.number(duration)], happened)
+        return cox_formula(pair, places, family=family, cause=cause_number(happened, cause, family))
 
     def _with_pair(self, duration: str | None, event: str | None) -> Schema:
         """The schema with the survival pair that is meant: its own by default."""
@@ -325,8 +348,8 @@ class CompletedTables(Guessed, Printed):
         formula = (
             parse_formula(f"`{outcome}` ~ 1", self.schema_) if outcome else cox_formula(self._with_pair(None, None), [])
         )
-        if formula.family == "ols":
-            raise UserError(f"validate: {outcome!r} is a quantity", hint="Expected a column of two categories.")
+        if formula.model.takes not in ("binary", "survival"):
+            raise UserError(f"validate: {outcome!r} has not two categories", hint="Expected a column that has.")
         name = risk if isinstance(risk, str) else "risk"
         risks = []
         for number, (table, columns) in enumerate(zip(self.completed, self._values, strict=True), 1):
@@ -340,12 +363,15 @@ class CompletedTables(Guessed, Printed):
             risks.append(found)
         return pooled_validation(self._values, formula, risks, coverage=coverage)
 
-    def compare(self, full: str, null: str, *, method: str = "D1") -> PooledTest:
+    def compare(
+        self, full: str, null: str, *, method: str = "D1", family: str | None = None, cause: str | None = None
+    ) -> PooledTest:
         """Whether an analysis says more than one with fewer terms: a pooled test of the coefficients that it has more.
 
         Args:
             full, null: formulas of the same outcome; the terms of `null` are among those of `full`.
             method: "D1", "D2" (of Wald statistics) or "D3"; `pooled_tests` says which to choose.
+            family, cause: as in `pool`.
 
         Raises:
             UserError: the formulas are not nested, or an estimate runs to infinity.
@@ -353,7 +379,7 @@ class CompletedTables(Guessed, Printed):
         self._repeat_doubts()
         if method not in METHODS:
             raise UserError(f"method={method!r}", hint=f"Expected one of {', '.join(METHODS)}.")
-        larger, smaller = (parse_formula(text, self.schema_) for text in (full, null))
+        larger, smaller = (parse_formula(text, self.schema_, family=family, cause=cause) for text in (full, null))
         if larger.outcome != smaller.outcome or larger.intercept != smaller.intercept:
             raise UserError(
                 f"compare: {full!r} and {null!r} differ in the outcome or the constant", hint="Leave terms out, alone."
@@ -382,9 +408,9 @@ class CompletedTables(Guessed, Printed):
 
     def _log_likelihoods(self, formula: Formula, fits: Sequence[FormulaFit], *, pooled: bool) -> np.ndarray:
         """Of each table, at its own estimates or at the pooled ones."""
-        at = [(f.beta, f.variance) for f in fits]
+        at = [(f.beta, f.nuisance) for f in fits]
         if pooled:
-            at = [(np.mean([f.beta for f in fits], 0), float(np.mean([f.variance for f in fits])))] * len(fits)
+            at = [(np.mean([f.beta for f in fits], 0), float(np.mean([f.nuisance for f in fits])))] * len(fits)
         return np.array([log_likelihood(formula, c, *one) for c, one in zip(self._values, at, strict=True)])
 
     def predict(self, fit: Callable[[Any], Any], new: Any, *, coverage: float = 0.95) -> Predicted:
@@ -408,7 +434,7 @@ class CompletedTables(Guessed, Printed):
         values, errors = [v for v, _ in found], [e for _, e in found if e is not None]
         # Probabilities are pooled as log-odds, so that no bound lies outside of 0 to 1.
         scale = "logit" if are_shares(models[0], values) else None
-        return predicted(pool(values, errors, coverage=coverage, scale=scale), "ols")
+        return predicted(pool(values, errors, coverage=coverage, scale=scale))
 
     def shown(self) -> Shown:
         """The columns that were completed, as `print` shows them."""

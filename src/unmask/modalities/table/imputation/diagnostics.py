@@ -13,7 +13,7 @@ from scipy import stats
 from scipy.special import logit
 
 from unmask.errors import option
-from unmask.modalities.table.imputation.chained import DrawPlan, Regressors
+from unmask.modalities.table.imputation.chained import DrawPlan
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.regressions import draw_shares
 from unmask.modalities.table.imputation.scales import spike
@@ -190,7 +190,7 @@ def _far(plan: DrawPlan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[n
     found: dict[int, list[tuple[float, ...]]] = {}
     shares: dict[int, list[tuple[float, ...]]] = {}
     for columns in shown:
-        table = Regressors(plan.columns, plan.sizes, columns, plan.scales)
+        table = plan.regressors(columns, plan.scales)
         for place in plan.order:
             filled, seen = gaps[place], ~plan.missing[place]
             x = table.matrix[:, plan.chosen[place]]

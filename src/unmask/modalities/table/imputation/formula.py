@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError, option
+from unmask.modalities.table.imputation.families import FAMILIES, Family, Response
 from unmask.modalities.table.rules.conditions import Computed
 from unmask.modalities.table.schema.schema import Column, Schema
 
@@ -56,8 +58,10 @@ class Formula:
     """An analysis: its outcome and its terms, over the modelled columns of a schema.
 
     Attributes:
-        family: "ols" (a quantity), "logit" (two categories) or "cox" (a survival pair).
-        outcome: the place of the outcome; of time and event for a Cox regression.
+        family: one of `families.FAMILIES`.
+        outcome: the place of the outcome; of time and event of a survival pair.
+        cause: of competing causes, the number of the one that is analysed; 0: of all of them.
+        offsets: added to the linear predictor, with a coefficient of 1.
     """
 
     text: str
@@ -66,6 +70,27 @@ class Formula:
     outcome: tuple[int, ...]
     terms: tuple[Term, ...]
     intercept: bool
+    cause: int = 0
+    offsets: tuple[Factor, ...] = ()
+
+    @property
+    def model(self) -> Family:
+        """What the family is."""
+        return FAMILIES[self.family]
+
+    @property
+    def survival(self) -> bool:
+        """Whether the outcome is a survival pair."""
+        return len(self.outcome) == 2
+
+    def response(self, columns: Sequence[np.ndarray]) -> Response:
+        """The outcome of complete columns."""
+        y, event = columns[self.outcome[0]], columns[self.outcome[-1]]
+        causes = len(self.schema.column(self.outcome[1]).categories) - 1 if self.survival else 1
+        with np.errstate(all="ignore"):
+            offset = sum((f.value(columns) for f in self.offsets if f.value is not None), np.zeros(len(y)))
+        entry = entry_of(self, columns) if self.survival else None
+        return Response(y=y, event=event, causes=causes, cause=self.cause, entry=entry, offset=offset)
 
     @property
     def covariates(self) -> tuple[int, ...]:
@@ -93,15 +118,27 @@ class Formula:
 
     @property
     def modelled(self) -> str:
-        """Of a logistic regression which level's odds it is about, and against which; else empty.
+        """Of a logistic regression which level's odds it is about, and against which; of ordered categories their
+        order; of competing causes which of them; else empty.
 
-        It is the second of the two levels in the schema's order: as declared where a type (or the schema) ranks them,
-        else sorted.
+        Of two levels it is the second in the schema's order: as declared where a type (or the schema) ranks them, else
+        sorted.
         """
-        if self.family != "logit":
+        column = self.schema.column(self.outcome[-1])
+        if self.model.takes == "binary":
+            return f"{column.name} = {column.categories[1]} against {column.categories[0]}"
+        if self.model.takes == "ordered":
+            return f"{column.name}, higher against lower ({' < '.join(column.categories)})"
+        if not self.cause:
             return ""
+        others = "compete" if self.family == "fine-gray" else "are censored"
+        return f"{column.name} = {column.categories[self.cause]}; other causes {others}"
+
+    @property
+    def thresholds(self) -> list[str]:
+        """Names of what ordered categories have in place of a constant, as R's polr calls them."""
         column = self.schema.column(self.outcome[0])
-        return f"{column.name} = {column.categories[1]} against {column.categories[0]}"
+        return [f"{a}|{b}" for a, b in itertools.pairwise(column.categories)] if self.model.takes == "ordered" else []
 
     def design(self, columns: Sequence[np.ndarray], terms: Sequence[Term] | None = None) -> np.ndarray:
         """(rows, regressors) of complete columns, without the constant; of some of the terms on request."""
@@ -180,6 +217,34 @@ def finite_design(formula: Formula, columns: Sequence[np.ndarray], number: np.nd
     return x
 
 
+def refuse_impossible_outcome(
+    formula: Formula, columns: Sequence[np.ndarray], row_name: Callable[[int], Any] = lambda row: row + 1
+) -> None:
+    """Refuse counts that are none, and offsets that are no number, with their row. `columns`: NaN where missing."""
+    y, where = columns[formula.outcome[0]], f"formula {formula.text!r}, row "
+    name = formula.schema.column(formula.outcome[0]).name
+    bad = (y < 0) | (y != np.round(y)) if formula.model.counts else np.zeros(len(y), bool)
+    bad &= ~np.isnan(y)
+    if bad.any():
+        raise UserError(
+            f"{where}{row_name(int(bad.argmax()))}: {y[bad][0]:g} in {name!r} is no count",
+            hint="Counts are 0, 1, 2, and so on.",
+        )
+    for factor in formula.offsets:
+        assert factor.value is not None
+        with np.errstate(all="ignore"):
+            bad = ~np.isfinite(factor.value(columns))
+        if bad.any():
+            values = ", ".join(
+                f"{formula.schema.column(p).name!r} is {columns[p][bad][0]:g}".replace("is nan", "has no value")
+                for p in factor.places
+            )
+            raise UserError(
+                f"{where}{row_name(int(bad.argmax()))}: {factor.name} is no number, {values}",
+                hint="An exposure is observed in every row, and above 0 inside a logarithm: leave those rows out.",
+            )
+
+
 def entry_of(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray | None:
     """Times from which rows are at risk, where the formula's outcome is the schema's pair and it has late entry."""
     schema = formula.schema
@@ -188,8 +253,8 @@ def entry_of(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray | No
     return columns[schema.place(schema.entry)]
 
 
-def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:
-    """Proportional hazards of the schema's survival pair given these columns."""
+def cox_formula(schema: Schema, places: Sequence[int], *, family: str = "cox", cause: int = 0) -> Formula:
+    """Proportional hazards of the schema's survival pair given these columns. `cause`: its number; 0: all."""
     assert schema.duration is not None
     assert schema.event is not None
     columns = [schema.column(p) for p in places]
@@ -199,7 +264,8 @@ def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:
     return Formula(
         text=f"Surv({schema.duration}, {schema.event}) ~ {right}",
         schema=schema,
-        family="cox",
+        family=family,
+        cause=cause,
         outcome=pair,
         terms=terms,
         intercept=True,

@@ -1,4 +1,4 @@
-"""A formula fitted to one completed table: least squares, logistic and Cox regression."""
+"""A formula fitted to one completed table."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
-from scipy.special import expit, log_expit
 
-from unmask.errors import UserError
-from unmask.modalities.table.imputation.formula import Formula, entry_of, finite_design
+from unmask.errors import UserError, option
+from unmask.modalities.table.imputation.formula import Formula, finite_design, refuse_impossible_outcome
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import encode
-from unmask.modalities.table.survival.estimators import PartialLikelihood, fit_cox
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +22,11 @@ class FormulaFit:
     """A formula fitted to one completed table.
 
     Attributes:
-        rows, events: of the table; events of a Cox regression, else None.
-        df: degrees of freedom left: rows (events of a Cox regression) less parameters.
-        center: (regressors,) subtracted before predicting; zeros but for a Cox regression.
+        rows, events: of the table; events that are analysed of a survival pair, else None.
+        df: degrees of freedom left: rows (events of a survival pair) less parameters.
+        center: (regressors,) subtracted before predicting; zeros where the regression has a constant.
         reach: (regressors,) largest less smallest value.
-        variance: of the residuals of least squares, by maximum likelihood; else 0.
+        nuisance: see `families.Fit`.
         r_squared: the share of the variance of the outcome that least squares explains; else NaN.
     """
 
@@ -42,7 +39,7 @@ class FormulaFit:
     df: float
     center: np.ndarray
     reach: np.ndarray
-    variance: float = 0.0
+    nuisance: float = 0.0
     r_squared: float = math.nan
 
     @property
@@ -61,129 +58,75 @@ class FormulaFit:
     def predict(self, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Linear predictor and its standard error."""
         x = design(self.formula, columns) - self.center
-        return x @ self.beta, np.sqrt(np.maximum(((x @ self.covariance) * x).sum(1), 0))
+        own = slice(0, x.shape[1])  # no thresholds
+        offset = self.formula.response(columns).offset if self.formula.offsets else 0.0
+        return x @ self.beta[own] + offset, np.sqrt(np.maximum(((x @ self.covariance[own, own]) * x).sum(1), 0))
 
 
 def design(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray:
     """(rows, regressors) of complete columns, with the constant in front where the regression has one."""
     x = finite_design(formula, columns)
-    return x if formula.family == "cox" or not formula.intercept else np.hstack([np.ones((len(x), 1)), x])
+    return np.hstack([np.ones((len(x), 1)), x]) if formula.model.constant and formula.intercept else x
 
 
-def log_likelihood(formula: Formula, columns: Sequence[np.ndarray], beta: np.ndarray, variance: float) -> float:
-    """Of coefficients on complete columns; the partial likelihood of a Cox regression. `variance`: of the residuals of
-    least squares."""
-    x, outcome = design(formula, columns), [columns[p] for p in formula.outcome]
-    if formula.family == "ols":
-        return float(stats.norm.logpdf(outcome[0], x @ beta, math.sqrt(variance)).sum())
-    if formula.family == "logit":
-        return float(log_expit(np.where(outcome[0] > 0, 1, -1) * (x @ beta)).sum())
-    return PartialLikelihood(x - x.mean(0), *outcome, entry=entry_of(formula, columns)).value(beta)
+def log_likelihood(formula: Formula, columns: Sequence[np.ndarray], beta: np.ndarray, nuisance: float) -> float:
+    """Of coefficients on complete columns; see `families.Family.log_likelihood`."""
+    return formula.model.log_likelihood(design(formula, columns), formula.response(columns), beta, nuisance)
 
 
 def fit_formula(
     formula: Formula, columns: Sequence[np.ndarray], *, penalizer: float = 0.0, firth: bool = False
 ) -> FormulaFit:
-    """Least squares, logistic regression or Cox regression on complete columns.
+    """The regression of a formula on complete columns.
 
     Args:
         penalizer: of lifelines' Cox regression, which is then used (the `survival` extra).
-        firth: of a logistic regression, see `_logit`.
+        firth: of a logistic regression, see `families.Logistic`.
     """
-    x, outcome, variance = design(formula, columns), [columns[p] for p in formula.outcome], 0.0
-    r_squared = math.nan
-    names = (*["(Intercept)"] * (x.shape[1] - len(formula.names)), *formula.names)
-    center = np.zeros(x.shape[1])
-    if any(np.isnan(y).any() for y in outcome):
+    x = design(formula, columns)
+    if any(np.isnan(columns[p]).any() for p in formula.outcome):
         raise UserError(f"formula {formula.text!r}: the outcome is empty in some rows", hint="Leave those rows out.")
-    centred = x - x.mean(0) if formula.family == "cox" else x
+    refuse_impossible_outcome(formula, columns)
+    response = formula.response(columns)
+    if response.causes > 1 and not formula.cause:
+        event = formula.schema.column(formula.outcome[1])
+        raise UserError(
+            f"formula {formula.text!r}: {event.name!r} has competing causes",
+            hint=f"Give {option('cause')}, one of {', '.join(event.categories[1:])}.",
+        )
+    names = (*["(Intercept)"] * (x.shape[1] - len(formula.names)), *formula.names, *formula.thresholds)
+    constant = formula.model.constant
+    centred = x if constant else x - x.mean(0)
     scale = np.sqrt((centred**2).sum(0))
-    if not len(names):
-        raise UserError(f"formula {formula.text!r}: no terms", hint="A Cox regression needs a covariate.")
+    if not x.shape[1]:
+        raise UserError(f"formula {formula.text!r}: no terms", hint=f"A {formula.model.title} needs a covariate.")
     if (scale == 0).any() or np.linalg.cond(centred / scale) > 1e9:
-        flat = [n for n, s in zip(names, scale, strict=True) if s == 0]
+        flat = [n for n, s in zip(names, scale, strict=False) if s == 0]
         what = f"{flat[0]!r} does not vary" if flat else "the regressors are collinear"
         raise UserError(f"formula {formula.text!r}: {what}", hint="Leave a term out.")
-    as_given, x = x, x / scale  # units may be far apart: cells per litre, moles per litre
+    try:  # units may be far apart: cells per litre, moles per litre
+        found = formula.model.fit(x / scale, response, firth=firth, penalizer=penalizer)
+    except UserError as error:
+        raise UserError(f"formula {formula.text!r}: {error.what}", hint=error.hint) from None
+    r_squared = math.nan
     if formula.family == "ols":
-        df = len(x) - x.shape[1]
-        if df < 1:
-            raise UserError(f"formula {formula.text!r}: {len(x)} rows for {x.shape[1]} regressors", hint="Use fewer.")
-        inverse = np.linalg.inv(x.T @ x)
-        beta = np.linalg.lstsq(x, outcome[0], rcond=None)[0]
-        variance = float(((outcome[0] - x @ beta) ** 2).mean())
-        covariance = inverse * variance * len(x) / df
-        r_squared = 1 - variance / float(outcome[0].var() if formula.intercept else (outcome[0] ** 2).mean())
-    elif formula.family == "logit":
-        beta, covariance = _logit(formula, x, outcome[0], firth=firth)
-        df = len(x) - x.shape[1]
-    else:
-        (time, event), entry = outcome, entry_of(formula, columns)
-        if entry is not None and penalizer:
-            raise UserError("a penalised Cox regression with late entry", hint="Leave the penalizer out.")
-        if not (event > 0).any():
-            raise UserError(f"formula {formula.text!r}: no event", hint="A Cox regression needs events.")
-        if penalizer:
-            beta, covariance = _penalised_cox(x, time, event, penalizer)
-        else:
-            found = fit_cox(x, time, event, entry=entry)
-            beta, covariance = found.beta, found.covariance
-        df, center = int((event > 0).sum()) - x.shape[1], as_given.mean(0)
-    beta, covariance = beta / scale, covariance / np.outer(scale, scale)
-    reach = np.where((as_given == 1).all(0), 1.0, np.ptp(as_given, axis=0))
+        y = response.y
+        r_squared = 1 - found.nuisance / float(y.var() if formula.intercept else (y**2).mean())
+    scale = np.r_[scale, np.ones(len(formula.thresholds))]
+    reach = np.where((x == 1).all(0), 1.0, np.ptp(x, axis=0))
     return FormulaFit(
         formula=formula,
         names=names,
-        beta=beta,
-        covariance=covariance,
+        beta=found.beta / scale,
+        covariance=found.covariance / np.outer(scale, scale),
         rows=len(x),
-        events=int((outcome[1] > 0).sum()) if formula.family == "cox" else None,
-        df=max(df, 1),
-        center=center,
-        reach=reach,
-        variance=variance,
+        events=int(response.happened.sum()) if formula.survival else None,
+        df=max(found.df, 1),
+        center=np.zeros(x.shape[1]) if constant else x.mean(0),
+        reach=np.r_[reach, np.ones(len(formula.thresholds))],
+        nuisance=found.nuisance,
         r_squared=r_squared,
     )
-
-
-def _logit(formula: Formula, x: np.ndarray, y: np.ndarray, *, firth: bool) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Args:
-        firth: the likelihood times the root of the determinant of the information (Firth 1993; Heinze & Schemper 2002),
-            whose estimates are finite under separation too.
-    """
-    beta = np.zeros(x.shape[1])
-    for _ in range(200 if firth else 50):
-        share = expit(x @ beta)
-        weighted = x * np.sqrt(share * (1 - share))[:, None]
-        information = weighted.T @ weighted
-        score = y - share
-        if firth:
-            leverage = (weighted * np.linalg.solve(information, weighted.T).T).sum(1)
-            score = score + leverage * (0.5 - share)
-        move = np.linalg.lstsq(information, x.T @ score, rcond=None)[0]
-        beta = beta + move * min(1.0, 5 / max(np.abs(x @ move).max(), 1e-12))
-        if np.abs(x @ move).max() < 1e-9:
-            return beta, np.linalg.inv(information)
-    raise UserError(
-        f"formula {formula.text!r}: the outcome is perfectly predicted, or does not vary",
-        hint="Leave out the term that separates the two outcomes, or pool with firth=True.",
-    )
-
-
-def _penalised_cox(
-    x: np.ndarray, time: np.ndarray, event: np.ndarray, penalizer: float
-) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        from lifelines import CoxPHFitter
-    except ImportError:
-        raise UserError("a penalised Cox regression needs lifelines", hint="pip install 'unmask[survival]'") from None
-    import pandas as pd
-
-    keys = [f"x{i}" for i in range(x.shape[1])]
-    data = pd.DataFrame(x, columns=keys).assign(time=time, event=event)
-    fitted = CoxPHFitter(penalizer=penalizer).fit(data, "time", "event")
-    return fitted.params_[keys].to_numpy(), fitted.variance_matrix_.loc[keys, keys].to_numpy()
 
 
 def new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
@@ -191,10 +134,11 @@ def new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
     frame = read_frame(data)
     if not len(frame):
         raise UserError(f"{frame.source}: no rows to predict", hint="Give the new rows, with the formula's columns.")
-    named = [dataclasses.replace(formula.schema.column(p), structural=None) for p in formula.covariates]
+    places = sorted({*formula.covariates, *(p for f in formula.offsets for p in f.places)})
+    named = [dataclasses.replace(formula.schema.column(p), structural=None) for p in places]
     found = encode(frame, Schema(columns=tuple(named), missing=formula.schema.missing))
     out: list[np.ndarray] = [np.zeros(len(frame))] * len(formula.schema.modelled)
-    for place, column, x in zip(formula.covariates, named, found, strict=True):
+    for place, column, x in zip(places, named, found, strict=True):
         if np.isnan(x).any():
             raise UserError(
                 f"{frame.source}, column {column.name!r}, row {frame.row_name(int(np.isnan(x).argmax()))}: no value to "

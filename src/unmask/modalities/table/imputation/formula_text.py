@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from unmask.errors import UserError, option, suggest
+from unmask.modalities.table.imputation.families import FAMILIES
 from unmask.modalities.table.imputation.formula import Factor, Formula, Term
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.rules.conditions import LONGEST, Computed, computed, parsed, plain
@@ -27,7 +28,7 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 CATEGORIES = ("C", "factor")
 _IN_R = "Not built here: put the column that it makes into the table, or analyse `tables()` in R and pool there."
 NOT_BUILT = {
-    **dict.fromkeys(("strata", "offset", "cluster", "frailty", "tt", "pspline"), _IN_R),
+    **dict.fromkeys(("strata", "cluster", "frailty", "tt", "pspline"), _IN_R),
     **dict.fromkeys(("ns", "bs", "cr", "cc", "poly", "rcs", "s", "te", "scale", "center", "standardize"), _IN_R),
 }
 """Functions of R's and patsy's formulas that are refused by name."""
@@ -36,30 +37,64 @@ MOST_CROSSED = 6
 _HINT = "For example: y ~ x + I(x**2) + sex:dose, or Surv(time, event) ~ age + stage; odd names go in backticks."
 
 
-def parse_formula(text: str, schema: Schema, *, family: str | None = None) -> Formula:
+def parse_formula(text: str, schema: Schema, *, family: str | None = None, cause: str | None = None) -> Formula:
     """A formula over the columns of a schema.
 
     Args:
         text: `outcome ~ terms`; terms are columns, products (`a:b`, `a*b`), `I(...)`, log, exp, sqrt, abs, `.` (every
-            other column), `- 1` (no constant), `C(g, Treatment('b'))` (another level to compare with). Categories are
-            coded as R's model.matrix codes them.
-        family: "ols", "logit" or "cox"; by default what the outcome's kind asks for.
+            other column), `- 1` (no constant), `C(g, Treatment('b'))` (another level to compare with), of counts
+            `offset(log(t))`. Categories are coded as R's model.matrix codes them.
+        family: one of `families.FAMILIES`; by default what the outcome's kind asks for: "ols" (a quantity), "logit"
+            (two categories), "polr" (ordered ones) or "cox" (a survival pair).
+        cause: of a survival pair with competing causes, the one that is analysed.
     """
     left, tilde, right = text.partition("~")
     if not tilde or not left.strip() or not right.strip():
         raise UserError(f"formula {text!r}: no outcome ~ terms", hint=_HINT)
     parser = _Parser(text, schema)
     outcome, kind = parser.outcome(left)
-    if family is not None and family not in ("ols", "logit", "cox"):
-        raise UserError(f"family {family!r}", hint="Expected ols, logit or cox.")
-    if family is not None and family != kind:
-        raise UserError(f"formula {text!r}: the outcome asks for {kind}, not {family}", hint=_HINT)
-    terms, intercept = parser.terms(right, outcome)
-    if any(term.places & set(outcome) for term in terms):
+    suitable = [name for name, f in FAMILIES.items() if f.takes == kind]
+    if family is not None and family not in FAMILIES:
+        raise UserError(f"family {family!r}", hint=f"Expected one of {', '.join(FAMILIES)}.")
+    if family is not None and family not in suitable:
+        hint = "A column of a few numbers is a count where the schema says kind = integer, ordered where it is ordinal."
+        raise UserError(f"formula {text!r}: the outcome asks for {' or '.join(suitable)}, not {family}", hint=hint)
+    name = family or suitable[0]
+    terms, offsets, intercept = parser.terms(right, outcome)
+    if any(term.places & set(outcome) for term in terms) or any(set(f.places) & set(outcome) for f in offsets):
         raise UserError(f"formula {text!r}: the outcome stands on both sides", hint=_HINT)
-    constant = intercept or kind == "cox"
-    coded = _coded(terms, schema, constant=constant)
-    return Formula(text=text, schema=schema, family=kind, outcome=outcome, terms=coded, intercept=constant)
+    if offsets and not FAMILIES[name].counts:
+        hint = f"It belongs to counts: {option('family', 'poisson')}, or negative-binomial."
+        raise UserError(f"formula {text!r}: {offsets[0].name} with family {name!r}", hint=hint)
+    constant = intercept or not FAMILIES[name].constant
+    return Formula(
+        text=text,
+        schema=schema,
+        family=name,
+        outcome=outcome,
+        terms=_coded(terms, schema, constant=constant),
+        intercept=constant,
+        cause=cause_number(schema.column(outcome[-1]), cause, name),
+        offsets=tuple(offsets),
+    )
+
+
+def cause_number(event: Column, cause: str | None, family: str) -> int:
+    """The number of the cause that is meant; 0 where none is, which Fine-Gray regression refuses."""
+    causes = event.categories[1:] if FAMILIES[family].takes == "survival" else ()
+    if cause is not None and text_of(cause) in causes:
+        return causes.index(text_of(cause)) + 1
+    if cause is not None and causes:
+        raise UserError(
+            f"{option('cause', cause)}: {event.name!r} never is that", hint=f"Its causes: {', '.join(causes)}."
+        )
+    if cause is not None:
+        raise UserError(f"{option('cause', cause)} of {event.name!r}", hint="It belongs to a survival pair.")
+    if family == "fine-gray":
+        raise UserError(
+            "a Fine-Gray regression of no cause", hint=f"Give {option('cause')}, one of {', '.join(causes)}."
+        )
+    return 0
 
 
 def _coded(terms: Sequence[Term], schema: Schema, *, constant: bool) -> tuple[Term, ...]:
@@ -107,7 +142,7 @@ class _Parser:
                 raise UserError(f"formula {self.text!r}: Surv takes time and event", hint=_HINT)
             time, event = (self._place(a) for a in tree.args)
             check_pair(self.schema, *map(self.schema.column, (time, event)), where=f"formula {self.text!r}: ")
-            return (time, event), "cox"
+            return (time, event), "survival"
         if not isinstance(tree, ast.Name):
             raise UserError(
                 f"formula {self.text!r}: {left.strip()!r} is not a column",
@@ -115,20 +150,27 @@ class _Parser:
             )
         place = self._place(tree)
         column = self.schema.column(place)
-        if not column.is_quantity and len(column.categories) != 2:
+        if column.is_quantity or len(column.categories) == 2:
+            return (place,), "quantity" if column.is_quantity else "binary"
+        if column.kind != "ordinal":
             raise UserError(
                 f"formula {self.text!r}: {column.name!r} has {len(column.categories)} categories",
-                hint="Outcomes are quantities, columns of two categories, or Surv(time, event).",
+                hint="Outcomes are quantities, columns of two categories, of ordered ones (kind = ordinal in the "
+                "schema), or Surv(time, event).",
             )
-        return (place,), "ols" if column.is_quantity else "logit"
+        return (place,), "ordered"
 
-    def terms(self, right: str, outcome: tuple[int, ...]) -> tuple[list[Term], bool]:
+    def terms(self, right: str, outcome: tuple[int, ...]) -> tuple[list[Term], list[Factor], bool]:
         found: list[Term] = []
+        offsets: list[Factor] = []
         intercept = True
         for sign, part in _split(plain(right, self.schema.names, self.quoted), "+-"):
             part = part.strip()
             if part in ("0", "1"):
                 intercept = (part == "1") == (sign == "+")
+                continue
+            if sign == "+" and (inner := re.fullmatch(r"offset\s*\((.*)\)", part)):
+                offsets.append(replace(self._factor(f"I({inner[1]})"), name=self._shown(part)))
                 continue
             for term in self._expanded(part, outcome):
                 found = [t for t in found if t.key != term.key]
@@ -136,7 +178,7 @@ class _Parser:
                     found.append(term)
         if not found and not intercept:
             raise UserError(f"formula {self.text!r}: no terms", hint=_HINT)
-        return found, intercept
+        return found, offsets, intercept
 
     def _expanded(self, part: str, outcome: tuple[int, ...]) -> list[Term]:
         if part == ".":
@@ -283,10 +325,11 @@ def _split(text: str, marks: str) -> list[tuple[str, str]]:
 
 def check_pair(schema: Schema, time: Column, event: Column, *, where: str = "") -> None:
     """Refuse columns that are no follow-up time and event, and an event whose levels do not say which of them it is."""
-    if not time.is_quantity or len(event.categories) != 2:
+    if not time.is_quantity or len(event.categories) < 2 or (len(event.categories) > 2 and event.name != schema.event):
         raise UserError(
             f"{where}{time.name!r} and {event.name!r} are no time and event of two levels",
-            hint="Of competing causes, analyse a column that is 1 for one of them, or pool a function of a table.",
+            hint=f"Competing causes are named where the table is read: {option('event', event.name)}, "
+            f"{option('event_level')}.",
         )
     if time.low is not None and time.low < 0:
         raise UserError(

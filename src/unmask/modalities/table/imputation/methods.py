@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from unmask.errors import UserError, suggest
-from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, DrawPlan, Regressors
+from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, DrawPlan
 from unmask.modalities.table.imputation.regressions import draw_linear
 from unmask.modalities.table.imputation.scales import DISTINCT, SPIKE, MonotoneScale, best_scale
 from unmask.modalities.table.schema.schema import Column
@@ -99,7 +99,7 @@ def _choose_scales(chain: Chain, places: Sequence[int]) -> dict[int, str | None]
     for predictors in (lambda _: alone, chain.predictors):
         scales = {p: best_scale(chain.now[p], predictors(p)) for p in smooth}
         plan.scales = {p: scale for p, scale in scales.items() if scale is not None}
-        chain.regressors = Regressors(plan.columns, plan.sizes, chain.now, plan.scales)
+        chain.regressors = plan.regressors(chain.now, plan.scales)
     for p in smooth:
         found[p] = _shape(chain, p)
         if found[p]:

@@ -53,6 +53,10 @@ class MultipleImputation(CompletedTables):
         formula: the analysis that imputation has to agree with, such as "y ~ x + I(x**2) + x:z": squares and
             interactions are then kept. Columns that it leaves out are taken to tell nothing of the outcome beyond its
             covariates.
+        family: of that analysis, where its outcome leaves a choice: "poisson" or "negative-binomial" of counts,
+            "fine-gray" for the subdistribution hazard of one of competing causes. By default "ols", "logit", "polr"
+            (ordered categories) or "cox" (of competing causes the hazards of all of them).
+        cause: with "fine-gray", the level of the event.
         rounds: of the chains. Chains that have not mixed by then (see `unmixed` in `diagnostics.py`) go on, up to four
             times as long.
         shift: column -> added to imputed values (delta adjustment): a number in the column's unit, the log of an odds
@@ -81,7 +85,6 @@ class MultipleImputation(CompletedTables):
     @also_called(
         {
             "data": "MultipleImputation(5).fit(data)",
-            "family": "pool('y ~ x', family='logit')",
             "ridge": "settings of the network, such as steps=200, are what is fitted beside the chains",
         },
         m="draws",
@@ -106,6 +109,8 @@ class MultipleImputation(CompletedTables):
         event_level: str | Sequence[str] | None = None,
         method: Mapping[str, str] | str | None = None,
         formula: str | None = None,
+        family: str | None = None,
+        cause: str | None = None,
         rounds: int = 10,
         shift: Mapping[str, float | Mapping[str, float]] | None = None,
         cluster: str | None = None,
@@ -131,6 +136,7 @@ class MultipleImputation(CompletedTables):
         self.duration, self.event, self.method = duration, event, method
         self.entry, self.event_level = entry, event_level
         self.formula, self.rounds, self.overrides = formula, rounds, dict(overrides)
+        self.family, self.cause = family, cause
         self.completed: list[Any] = []
 
     def __repr__(self) -> str:
@@ -165,7 +171,8 @@ class MultipleImputation(CompletedTables):
         )
         if not schema.modelled:
             raise UserError(f"{frame.source}: no column to impute", hint="All columns are identifiers or empty.")
-        schema, measured = measured_terms(self.formula, self.schema, schema)
+        analysed: dict[str, Any] = {"family": self.family, "cause": self.cause}
+        schema, measured = measured_terms(self.formula, self.schema, schema, **analysed)
         shifts = parse_shifts(self.shift, schema)
         columns = encode(frame, schema)
         self._missing, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
@@ -185,7 +192,9 @@ class MultipleImputation(CompletedTables):
             self._note(text, warn=True)
         self.clusters_ = None if schema.cluster is None else clusters_of(frame, schema, schema.cluster)
         if self.clusters_ is None:
-            self.formula_ = agreed_analysis(self.formula, schema, columns, note=self._note)
+            self.formula_ = agreed_analysis(
+                self.formula, schema, columns, **analysed, note=self._note, row_name=frame.row_name
+            )
         else:
             self.formula_ = None
             for text in without_analysis(schema, self.formula, self.overrides):
@@ -241,7 +250,7 @@ class MultipleImputation(CompletedTables):
         if self.formula_ is not None:
             outcome = frozenset(self.formula_.outcome)
             plan.skip = {p: outcome for p in plan.order if p not in outcome}
-            if self.formula_.family == "cox":
+            if self.formula_.survival:
                 plan.hazard = (self.formula_.outcome[0], self.formula_.outcome[1])
         elif self.formula is None and schema.duration is not None and schema.event is not None:
             plan.hazard = (schema.place(schema.duration), schema.place(schema.event))
@@ -388,7 +397,8 @@ class MultipleImputation(CompletedTables):
 
     def _call(self) -> str:
         """How these tables were made, as Python."""
-        names = ("formula", "duration", "event", "entry", "event_level", "method", "shift", "rounds", "cluster")
-        given = [*((name, getattr(self, name)) for name in (*names, "slopes", "seed")), *self.overrides.items()]
+        names = ("formula", "family", "cause", "duration", "event", "entry", "event_level", "method", "shift", "rounds")
+        given = [(name, getattr(self, name)) for name in (*names, "cluster", "slopes", "seed")]
+        given += self.overrides.items()
         options = "".join(f", {name}={value!r}" for name, value in given if value and (name, value) != ("rounds", 10))
         return f"MultipleImputation({self.draws}{options}{', schema=...' if self.schema is not None else ''})"

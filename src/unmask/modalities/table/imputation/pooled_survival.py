@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, option, suggest
 from unmask.evaluation.survival import event_steps, kaplan_meier, step_values
 from unmask.modalities.table.imputation.formula import Factor, Formula, Term, entry_of
 from unmask.modalities.table.imputation.formula_fit import fit_formula
@@ -102,7 +102,7 @@ def pooled_survival(
     if cause is None and len(schema.causes) > 1:
         raise UserError(
             f"survival: {schema.event!r} has competing causes",
-            hint=f"Give cause=, one of {', '.join(schema.causes)}.",
+            hint=f"Give {option('cause')}, one of {', '.join(schema.causes)}.",
         )
     groups = [(math.nan, "")]
     if by is not None:

@@ -18,6 +18,7 @@ from unmask.errors import UserError, outside, suggest
 from unmask.evaluation.charts import interval_chart
 from unmask.evaluation.shown import Chart, Printed, Shown, charted
 from unmask.guessed import Guessed
+from unmask.modalities.table.imputation.families import FAMILIES
 from unmask.modalities.table.imputation.fitted_models import aligned, estimates_of
 from unmask.modalities.table.imputation.formula_fit import FormulaFit, new_columns
 from unmask.modalities.table.imputation.pooled_tests import PooledTest, coefficients, wald_test
@@ -120,12 +121,17 @@ class Pooled(Guessed, Printed):
 
     @property
     def family(self) -> str | None:
-        """ "ols", "logit" or "cox"; None where a function made the estimates."""
+        """One of `families.FAMILIES`; None where a function made the estimates."""
         return self.fits[0].formula.family if self.fits else None
+
+    @property
+    def _ratio(self) -> str:
+        """What exp(estimate) is; "" where that is nothing."""
+        return FAMILIES[self.family].ratio if self.family else ""
 
     def shown(self) -> Shown:
         """The estimates as `print` shows them; the frame has all columns, named as in lifelines."""
-        ratios = self.family in ("cox", "logit")
+        ratios = bool(self._ratio)
         level = f"{self.coverage:.0%}"
         ends = (f"lower {level}", f"upper {level}")
         names = ["", "coef", "exp(coef)", "se(coef)", *(f"coef {end}" for end in ends)]
@@ -144,9 +150,9 @@ class Pooled(Guessed, Printed):
         notes += [f"not estimable (separation): {', '.join(self.separated)}"] if self.separated else []
         notes += self._below()
         notes.append("FMI: share of the information that the holes took away")
-        what = {"cox": "Cox regression", "logit": "Logistic regression", "ols": "Least squares", None: "Estimates"}
+        what = FAMILIES[self.family].title if self.family else "Estimates"
         return Shown(
-            title=f"{what[self.family]}, pooled over {self.draws} completed tables by Rubin's rules",
+            title=f"{what}, pooled over {self.draws} completed tables by Rubin's rules",
             columns=names,
             rows=rows,
             notes=notes,
@@ -165,12 +171,11 @@ class Pooled(Guessed, Printed):
         return frame[[name for name in frame.columns if name.startswith(("coef lower", "coef upper"))]]
 
     def plot(self, path: str | Path | None = None) -> Chart:
-        """A forest plot of hazard or odds ratios, else of estimates; written to `path` (.svg or .html) if it is given.
+        """A forest plot of hazard, odds or rate ratios, else of estimates; written to `path` (.svg or .html), if given.
 
         Names whose estimates run to infinity have no interval.
         """
-        ratios = self.family in ("cox", "logit")
-        what = {"cox": "hazard ratio", "logit": "odds ratio"}.get(self.family or "", "estimate")
+        ratios, what = bool(self._ratio), self._ratio or "estimate"
         rows = [(r["name"], r["estimate"], r["low"], r["high"]) for r in self.rows(exponentiate=ratios)]
         label = f"{what}, {self.coverage:.0%} interval ({self.draws} imputations, Rubin's rules)"
         return charted(interval_chart(rows, f"Pooled {what}s", label, ratios=ratios), path)
@@ -203,10 +208,12 @@ class Pooled(Guessed, Printed):
         return "\n".join(lines)
 
     def _below(self) -> list[str]:
-        """What is modelled, and reference levels."""
+        """What is modelled, theta of a negative binomial regression, and reference levels."""
         rows = {k: f" ({n:,} rows)" for k, n in self.reference_rows.items()}
         levels = ", ".join(f"{k} = {v}{rows.get(k, '')}" for k, v in self.references.items())
         modelled = [f"modelled: {self.modelled}"] if self.modelled else []
+        if self.family == "negative-binomial":
+            modelled.append(f"theta {np.mean([f.nuisance for f in self.fits]):.4g}, the mean over the tables")
         return [*modelled, *([f"reference levels: {levels}"] if levels else [])]
 
     def r_squared(self, *, adjusted: bool = False) -> Pooled:
@@ -259,8 +266,9 @@ class Pooled(Guessed, Printed):
         """Pooled predictions for new rows, without missing values in the columns of the formula.
 
         The linear predictor is predicted by each table's analysis with its standard error, and pooled by Rubin's rules.
-        For "ols" that is the mean, for "logit" its inverse logit is given as well, for "cox" it is the log hazard
-        relative to the covariates' means.
+        For "ols" that is the mean, for "logit" its inverse logit is given as well, for counts its exponential; for
+        "cox", "fine-gray" and "polr" it is the log hazard, or the log-odds of a higher category, relative to the
+        covariates' means.
 
         Raises:
             UserError: the estimates did not come from a formula, or a row lacks a value.
@@ -273,7 +281,7 @@ class Pooled(Guessed, Printed):
         columns = new_columns(self.fits[0].formula, data)
         parts = [f.predict(columns) for f in self.fits]
         found = pool([p[0] for p in parts], [p[1] for p in parts], complete_df=self.fits[0].df, coverage=coverage)
-        return predicted(found, self.fits[0].formula.family)
+        return predicted(found, self.fits[0].formula.model.back)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,8 +289,8 @@ class Predicted:
     """Predictions for new rows, with pooled standard errors on the scale of the linear predictor.
 
     Attributes:
-        response: on the outcome's scale: the mean, the probability of the second category, or the hazard ratio; with
-            `response_low` and `response_high`.
+        response: on the outcome's scale: the mean, the probability of the second category, or a ratio to the
+            covariates' means (hazard, odds); with `response_low` and `response_high`.
     """
 
     estimate: np.ndarray
@@ -294,8 +302,8 @@ class Predicted:
     response_high: np.ndarray
 
 
-def predicted(found: Pooled, family: str) -> Predicted:
-    turn = {"logit": expit, "cox": np.exp}.get(family, lambda v: v)
+def predicted(found: Pooled, turn: Callable[[np.ndarray], np.ndarray] = np.asarray) -> Predicted:
+    """`turn`: from the linear predictor to the scale of the outcome."""
     return Predicted(
         estimate=found.estimate,
         error=found.error,
@@ -417,11 +425,11 @@ def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequen
     if not separated.any():
         return found
     formula = fits[0].formula
-    design, event = formula.design(columns), columns[formula.outcome[-1]] > 0
-    first = len(found.names) - design.shape[1]
+    design, event = formula.design(columns), formula.response(columns).happened
+    first = found.names.index(formula.names[0]) if formula.names else len(found.names)
     named = []
     for i in np.flatnonzero(separated):
-        x = design[:, i - first] if i >= first else np.ones(len(event))
+        x = design[:, i - first] if 0 <= i - first < design.shape[1] else np.ones(len(event))
         rows = x == 1
         counted = f" ({int(event[rows].sum()):,} of {int(rows.sum()):,} rows)" if set(np.unique(x)) <= {0, 1} else ""
         named.append(f"{found.names[i]}{counted}")

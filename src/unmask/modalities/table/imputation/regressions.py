@@ -6,6 +6,7 @@ deviation, and returns an estimate and one draw from its (approximate) posterior
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +71,7 @@ class Shares:
 
     def log_probability(self, x: np.ndarray) -> np.ndarray:
         """(rows, seen) of each level that occurs, by the drawn parameters."""
-        return _log_shares(self.drawn, x, len(self.levels), self.kind)
+        return log_shares(self.drawn, x, len(self.levels), self.kind)
 
 
 def draw_shares(
@@ -97,17 +98,7 @@ def draw_shares(
     prior = np.full(len(estimate), PRIOR)
     prior[slice(0, size - 1) if kind == "ordinal" else slice(None, None, x.shape[1])] = 1e-4  # thresholds, constants
 
-    def height(parameters: np.ndarray) -> float:
-        if kind == "ordinal" and (np.diff(parameters[: size - 1]) <= 0).any():
-            return -np.inf
-        likely = _log_shares(parameters, x, size, kind)[np.arange(len(x)), number].sum()
-        return float(likely - 0.5 * (prior * parameters**2).sum())
-
-    def derivatives(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        of = _ordinal_derivatives if kind == "ordinal" else _multinomial_derivatives
-        slope, information = of(parameters, x, number, size)
-        return slope - prior * parameters, information + np.diag(prior)
-
+    height, derivatives = _posterior(x, number, size, kind, prior)
     estimate, information = maximum(estimate, height, derivatives, steps=25, enough=1e-6)
     factor = np.linalg.cholesky(information)
     for scale in (1.0, 0.5, 0.25, 0.0):  # thresholds must stay in order
@@ -115,6 +106,34 @@ def draw_shares(
         if kind != "ordinal" or (np.diff(drawn[: size - 1]) > 0).all():
             break
     return Shares(levels=levels, kind=kind, estimate=estimate, drawn=drawn)
+
+
+def fit_ordered(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Proportional odds by maximum likelihood: thresholds and coefficients (of all predictors but the constant), and
+    their information."""
+    levels, number = np.unique(y, return_inverse=True)
+    height, derivatives = _posterior(x, number, len(levels), "ordinal", np.zeros(1))
+    found, _ = maximum(_first(number, x.shape[1], len(levels), "ordinal"), height, derivatives, enough=1e-14)
+    return found, derivatives(found)[1]
+
+
+def _posterior(
+    x: np.ndarray, number: np.ndarray, size: int, kind: str, prior: np.ndarray
+) -> tuple[Callable[[np.ndarray], float], Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]]:
+    """The log-likelihood less a normal prior of these precisions, and its slope and information."""
+
+    def height(parameters: np.ndarray) -> float:
+        if kind == "ordinal" and (np.diff(parameters[: size - 1]) <= 0).any():
+            return -np.inf
+        likely = log_shares(parameters, x, size, kind)[np.arange(len(x)), number].sum()
+        return float(likely - 0.5 * (prior * parameters**2).sum())
+
+    def derivatives(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        of = _ordinal_derivatives if kind == "ordinal" else _multinomial_derivatives
+        slope, information = of(parameters, x, number, size)
+        return slope - prior * parameters, information + np.diag(np.broadcast_to(prior, parameters.shape))
+
+    return height, derivatives
 
 
 def _first(number: np.ndarray, predictors: int, size: int, kind: str) -> np.ndarray:
@@ -128,28 +147,27 @@ def _first(number: np.ndarray, predictors: int, size: int, kind: str) -> np.ndar
     return first.ravel()
 
 
-def _log_shares(parameters: np.ndarray, x: np.ndarray, size: int, kind: str) -> np.ndarray:
+def log_shares(parameters: np.ndarray, x: np.ndarray, size: int, kind: str) -> np.ndarray:
+    """(rows, levels) log-probabilities under a model of categories; see `Shares`."""
     if size == 1:
         return np.zeros((len(x), 1))
     if kind == "ordinal":
-        return np.log(np.maximum(_ordered(parameters, x, size)[0], 1e-300))
+        return np.log(np.maximum(np.diff(_borders(parameters, x, size), axis=1), 1e-300))
     score = x @ parameters.reshape(size - 1, -1).T
     return log_softmax(np.column_stack([np.zeros(len(x)), score]), axis=1)
 
 
-def _ordered(parameters: np.ndarray, x: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Proportional odds: (rows, levels) shares; and (rows, thresholds) cumulative shares and thresholds less scores."""
-    at = parameters[None, : size - 1] - (x[:, 1:] @ parameters[size - 1 :])[:, None]
-    upto = expit(at)
-    share = np.diff(np.column_stack([np.zeros(len(x)), upto, np.ones(len(x))]), axis=1)
-    return share, upto, at
+def _borders(parameters: np.ndarray, x: np.ndarray, size: int) -> np.ndarray:
+    """Proportional odds: (rows, levels + 1) cumulative shares, from 0 to 1."""
+    upto = expit(parameters[None, : size - 1] - (x[:, 1:] @ parameters[size - 1 :])[:, None])
+    return np.column_stack([np.zeros(len(x)), upto, np.ones(len(x))])
 
 
 def _multinomial_derivatives(
     parameters: np.ndarray, x: np.ndarray, number: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gradient of the log-likelihood, and its expected information."""
-    share = np.exp(_log_shares(parameters, x, size, "multinomial"))[:, 1:]
+    share = np.exp(log_shares(parameters, x, size, "multinomial"))[:, 1:]
     own = (number[:, None] == np.arange(1, size)).astype(float)
     slope = ((own - share).T @ x).ravel()
     width = x.shape[1]
@@ -165,28 +183,20 @@ def _multinomial_derivatives(
 def _ordinal_derivatives(
     parameters: np.ndarray, x: np.ndarray, number: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    share, upto, _ = _ordered(parameters, x, size)
-    share = np.maximum(share, 1e-12)
-    density = np.column_stack([np.zeros(len(x)), upto * (1 - upto), np.zeros(len(x))])  # at each border
-    # d share_k / d threshold_t = density_t (t = k) or -density_t (t = k - 1); / d score = lower border's less upper's
-    drop = density[:, :-1] - density[:, 1:]
-    cuts = size - 1
-    slope = np.zeros(len(parameters))
-    information = np.zeros((len(parameters), len(parameters)))
-    rows = np.arange(len(x))
-    hit = share[rows, number]
-    for t in range(cuts):
-        edge = density[:, t + 1]
-        slope[t] = (((number == t).astype(float) - (number == t + 1)) * edge / hit).sum()
-        information[t, t] = (edge**2 * (1 / share[:, t] + 1 / share[:, t + 1])).sum()
-        if t + 1 < cuts:
-            information[t, t + 1] = information[t + 1, t] = -(edge * density[:, t + 2] / share[:, t + 1]).sum()
-        cross = edge * (drop[:, t] / share[:, t] - drop[:, t + 1] / share[:, t + 1])
-        information[t, cuts:] = information[cuts:, t] = cross @ x[:, 1:]
-    slope[cuts:] = (drop[rows, number] / hit) @ x[:, 1:]
-    weight = (drop**2 / share).sum(1)
-    information[cuts:, cuts:] = (x[:, 1:] * weight[:, None]).T @ x[:, 1:]
-    return slope, information
+    """Gradient of the log-likelihood, and its observed information. A level's share is F(upper) - F(lower), F being the
+    logistic distribution and its borders thresholds less scores."""
+    rows, borders = np.arange(len(x)), _borders(parameters, x, size)
+    hit = np.maximum(borders[rows, number + 1] - borders[rows, number], 1e-12)
+    edges = np.eye(size + 1)[:, 1:size]
+    slopes, rates, bends = [], [], []
+    for border, sign in ((number + 1, 1.0), (number, -1.0)):
+        f = borders[rows, border]
+        rates.append(sign * f * (1 - f) / hit)
+        bends.append(sign * f * (1 - f) * (1 - 2 * f) / hit)
+        slopes.append(np.hstack([edges[border], -x[:, 1:]]))
+    total = rates[0][:, None] * slopes[0] + rates[1][:, None] * slopes[1]
+    bent = sum((s * b[:, None]).T @ s for s, b in zip(slopes, bends, strict=True))
+    return total.sum(0), total.T @ total - bent
 
 
 def draw_donors(

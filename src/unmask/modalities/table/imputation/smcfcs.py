@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import log_expit, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
-from unmask.evaluation.survival import step_values
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.imputation.chained import FEW, START, Chain, CompletedColumns, DrawPlan
-from unmask.modalities.table.imputation.formula import Formula, entry_of
-from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
+from unmask.modalities.table.imputation.follow_up import draw_follow_up
+from unmask.modalities.table.imputation.formula import Formula
+from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear
 from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale, written
 from unmask.modalities.table.recipes import settings_of
-from unmask.modalities.table.survival.estimators import Hazard, deviation, draw_hazard
+from unmask.modalities.table.survival.estimators import deviation
 
 BLOCK, TRIES = 8192, 128
 """Proposals judged at once over all rows, and proposals of a row before it moves by slice sampling."""
@@ -32,8 +32,6 @@ MOVES, SHRINK = 6, 40
 """Steps of slice sampling, and times that the slice of one is narrowed at most."""
 WARM = 3
 """Rounds with the outcome among the predictors, before covariates are drawn to agree with the analysis."""
-GRID = 256
-"""Rows whose missing follow-up is drawn at once."""
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(values, which of the missing rows each is for) -> log-likelihood of the outcome less its largest possible one; -inf
@@ -52,8 +50,6 @@ class Substantive:
         self.formula = formula
         self.missing = [np.isnan(columns[p]) for p in formula.outcome]
         self.seen = ~np.logical_and.reduce(self.missing)
-        self.weight, self.offset, self.sigma = np.zeros(0), 0.0, 1.0
-        self.hazard = np.zeros(0)
         read = (*formula.outcome, *formula.covariates)
         self.complete = np.logical_and.reduce([~np.isnan(columns[p]) for p in read])
         self._before: dict[int, np.ndarray] = {}
@@ -68,32 +64,15 @@ class Substantive:
                 knows no squares or hazards, and chains take many rounds to forget it.
         """
         z, center, scale = self._standardised(now)
-        outcome, use = [now[p] for p in self.formula.outcome], self.seen
+        use = self.seen
         if initial and self.complete.sum() >= max(START, FEW * z.shape[1]):
             use = self.complete
-        if self.formula.family == "cox":
-            entry = entry_of(self.formula, now)
-            at_risk = None if entry is None else entry[use]
-            self.death = draw_hazard(z[use], outcome[0][use], outcome[1][use], rng, self._before.get(1), at_risk)
-            self._before[1] = self.death.estimate
-            grown = np.cumsum(self.death.jump)
-            self.hazard = step_values(self.death.at, grown, outcome[0], start=0.0)
-            if entry is not None:
-                self.hazard = self.hazard - step_values(self.death.at, grown, entry, start=0.0)
-            first, beta = 0.0, self.death.beta
-        else:
-            x = np.hstack([np.ones((len(z), int(self.formula.intercept))), z])[use]
-            y = outcome[0][use]
-            if self.formula.family == "ols":
-                found = draw_linear(x, y, rng)
-                beta, self.sigma = found.drawn_beta, found.drawn_sigma
-            elif (y == y[0]).all():
-                beta = np.zeros(x.shape[1])
-            else:
-                beta = draw_shares(x, y, rng).drawn
-            first, beta = (float(beta[0]), beta[1:]) if self.formula.intercept else (0.0, beta)
-        self.weight = beta / scale
-        self.offset = first - float(center @ self.weight)
+        family, constant = self.formula.model, int(self.formula.model.constant and self.formula.intercept)
+        x = np.hstack([np.ones((len(z), constant)), z])
+        self.law = family.draw(x, self.formula.response(now), use, rng, self._before)
+        beta = self.law.beta
+        self.weight = beta[constant:] / scale[:, None]
+        self.offset = beta[:constant].sum(0) - center @ self.weight
 
     def _standardised(self, now: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
@@ -110,7 +89,7 @@ class Substantive:
         terms = [self.formula.terms[n] for n in own]
         weight = np.concatenate([self.weight[self._slice[n]] for n in own])
         part: list[Any] = [x[rows] for x in now]
-        fixed = np.full(len(rows), self.offset)
+        fixed = np.broadcast_to(self.offset, (len(rows), len(self.offset)))
         if rest:
             others = np.concatenate([self.weight[self._slice[n]] for n in rest])
             with np.errstate(all="ignore"):
@@ -125,8 +104,8 @@ class Substantive:
             columns[place] = values
             with np.errstate(all="ignore"):
                 eta = fixed[which] + self.formula.design(columns, terms) @ weight
-                found = self._log_likelihood(eta, now, rows[which])
-                possible = ~np.isnan(found) & np.isfinite(eta)
+                found = self.law.log_likelihood(eta, rows[which])
+                possible = ~np.isnan(found) & np.isfinite(eta).all(1)
                 if functions:  # of the values as they are handed out
                     for p in (*needed, place):
                         columns[p], _ = written(columns[p], self.formula.schema.column(p))
@@ -135,83 +114,16 @@ class Substantive:
 
         return of
 
-    def _log_likelihood(self, eta: np.ndarray, now: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
-        """Of each row's outcome, less the largest it can be."""
-        y = now[self.formula.outcome[-1]][rows]
-        if self.formula.family == "ols":
-            return -0.5 * ((y - eta) / self.sigma) ** 2
-        if self.formula.family == "logit":
-            return log_expit(np.where(y > 0, eta, -eta))
-        log_need = np.log(np.maximum(self.hazard[rows], 1e-12)) + np.clip(eta, -30, 30)
-        need = np.exp(log_need)
-        return np.where(y > 0, log_need - need + 1, -need)
-
     def draw_outcome(self, now: list[np.ndarray], rng: np.random.Generator) -> None:
         """Draw what is missing of the outcome, in place, under the analysis."""
-        if self.formula.family == "cox":
-            self._draw_follow_up(now, rng)
+        if self.law.sample is None:
+            z, response = self._standardised(now)[0], self.formula.response(now)
+            draw_follow_up(z, response, self.law.hazards, self.missing, self.seen, rng, self._before)
             return
-        place = self.formula.outcome[0]
-        rows = np.flatnonzero(self.missing[0])
+        place, rows = self.formula.outcome[0], np.flatnonzero(self.missing[0])
         with np.errstate(all="ignore"):
             eta = np.nan_to_num(self.formula.design([x[rows] for x in now])) @ self.weight + self.offset
-        if self.formula.family == "ols":
-            now[place][rows] = eta + self.sigma * rng.standard_normal(len(rows))
-        else:
-            now[place][rows] = np.log(rng.random(len(rows))) < log_expit(eta)
-
-    def _draw_follow_up(self, now: list[np.ndarray], rng: np.random.Generator) -> None:
-        """Missing times and events, by proportional hazards of the event and of censoring."""
-        time_at, event_at = self.formula.outcome
-        no_time, no_event = self.missing
-        z = self._standardised(now)[0]
-        use = self.seen
-        time, event = now[time_at], now[event_at]
-        rows = np.flatnonzero(no_event & ~no_time)
-        if len(rows):  # both hazards proportional: the log-odds of an event are linear in covariates, smooth in time
-            level = np.column_stack([np.log1p(time - time.min()), time])
-            level = (level - level.mean(0)) / np.maximum(level.std(0), 1e-12)
-            x = np.hstack([np.ones((len(z), 1)), z, level])
-            known = ~no_event & use
-            found = draw_shares(x[known], event[known], rng)
-            share = np.exp(found.log_probability(x[rows])) @ found.levels
-            event[rows] = rng.random(len(rows)) < share
-        rows = np.flatnonzero(no_time)
-        if not len(rows):
-            return
-        entry = entry_of(self.formula, now)
-        at_risk = None if entry is None else entry[use]
-        leaving = draw_hazard(z[use], time[use], (event[use] <= 0).astype(float), rng, self._before.get(0), at_risk)
-        self._before[0] = leaving.estimate
-        parts = [(1.0, self.death), (0.0, leaving)]
-        at = np.concatenate([found.at for _, found in parts])
-        kind = np.concatenate([np.full(len(found.at), mark) for mark, found in parts])
-        for start in range(0, len(rows), GRID):
-            some = rows[start : start + GRID]
-            log_mass = np.concatenate(
-                [np.log(np.maximum(_mass(p, parts, z[some]), 1e-300)) for p in range(len(parts))], 1
-            )
-            if entry is not None:  # who was seen to enter stayed until then
-                log_mass[at[None, :] <= entry[some][:, None]] -= 1e6
-            forced = ~no_event[some]
-            log_mass[forced] += np.where(kind[None, :] == event[some][forced, None], 0.0, -1e6)
-            share = np.cumsum(np.exp(log_mass - log_mass.max(1, keepdims=True)), 1)
-            chosen = (rng.random(len(some))[:, None] * share[:, -1:] >= share).sum(1)
-            time[some], event[some] = at[chosen], kind[chosen]
-
-
-def _mass(number: int, parts: Sequence[tuple[float, Hazard]], z: np.ndarray) -> np.ndarray:
-    """(rows, times) probability that follow-up ends at each jump of one of the hazards; an event goes
-    before censoring."""
-    kind, found = parts[number]
-    own = found.risk(z)[:, None]
-    mass = np.exp(-own * (np.cumsum(found.jump) - found.jump)) * -np.expm1(-own * found.jump)
-    for other, rival in parts:
-        if other != kind:
-            upto = np.r_[0.0, np.cumsum(rival.jump)]
-            place = np.searchsorted(rival.at, found.at, side="left" if kind > 0 else "right")
-            mass = mass * np.exp(-rival.risk(z)[:, None] * upto[place])
-    return mass
+        now[place][rows] = self.law.sample(eta, rows)
 
 
 class AgreeingChain(Chain):

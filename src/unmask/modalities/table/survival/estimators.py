@@ -209,23 +209,49 @@ class PartialLikelihood:
         value = float(self.weight[self.died] @ eta[self.died] - self.share @ np.log(total))
         return value - 0.5 * self.ridge * float(beta @ beta)
 
-    def derivatives(self, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The gradient of `value`, and minus its second derivatives."""
-        x, died, line, part, p = self.x, self.died, self.line, self.part, len(beta)
-        risk = self.weight * np.exp(np.clip(x @ beta, -50, 50))
-        wx = risk[:, None] * x
+    def _means(self, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Risk of each row; of each event the mean covariates of the rows at risk and its share of the hazard."""
+        died, line, part = self.died, self.line, self.part
+        risk = self.weight * np.exp(np.clip(self.x @ beta, -50, 50))
+        wx = risk[:, None] * self.x
         tied0 = np.bincount(self.group, risk[died], len(self.first))
         tied1 = np.add.reduceat(wx[died], self.firsts, axis=0)
         a0 = np.maximum(self._at_risk(risk)[line] - part * tied0[line], 1e-300)
         mean = (self._at_risk(wx)[line] - part[:, None] * tied1[line]) / a0[:, None]
-        rate = self.share / a0
+        return risk, mean, self.share / a0
+
+    def _exposed(self, rate: np.ndarray) -> np.ndarray:
+        """Of each row the sum of rates, one per event time (and column), over the event times it was at risk at."""
+        upto = np.concatenate([np.zeros((1, *rate.shape[1:])), np.cumsum(rate, 0)])
+        return upto[self.until] - (0.0 if self.since is None else upto[self.since])
+
+    def derivatives(self, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The gradient of `value`, and minus its second derivatives."""
+        x, died = self.x, self.died
+        risk, mean, rate = self._means(beta)
         gradient = self.weight[died] @ x[died] - self.share @ mean - self.ridge * beta
         # How much each row's square counts: the rates of the event times it was at risk at, less what ties take away.
-        rates = np.r_[0.0, np.cumsum(np.bincount(line, rate, len(self.first)))]
-        count = rates[self.until] - (0.0 if self.since is None else rates[self.since])
-        count[died] -= np.bincount(line, rate * part, len(self.first))[self.group]
+        count = self._exposed(np.bincount(self.line, rate, len(self.first)))
+        count[died] -= np.bincount(self.line, rate * self.part, len(self.first))[self.group]
         hessian = (x * (risk * count)[:, None]).T @ x - (mean * self.share[:, None]).T @ mean
-        return gradient, hessian + self.ridge * np.eye(p)
+        return gradient, hessian + self.ridge * np.eye(len(beta))
+
+    def score_residuals(self, beta: np.ndarray) -> np.ndarray:
+        """(rows by time, covariates) what each row adds to the score (Therneau & Grambsch 2000, 4.6)."""
+        x, died = self.x, self.died
+        risk, mean, rate = self._means(beta)
+        both, taken = (
+            np.add.reduceat(r[:, None] * np.column_stack([np.ones(len(r)), mean]), self.firsts, axis=0)
+            for r in (rate, rate * self.part)
+        )
+        count = self._exposed(both)
+        count[died] -= taken[self.group]
+        found = risk[:, None] * (count[:, 1:] - x * count[:, :1])
+        ties = np.diff(np.r_[self.firsts, len(self.line)])[self.group, None]
+        found[died] += self.weight[died, None] * (
+            x[died] - np.add.reduceat(mean, self.firsts, axis=0)[self.group] / ties
+        )
+        return found
 
 
 RIDGE = 0.5

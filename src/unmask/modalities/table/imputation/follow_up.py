@@ -1,0 +1,74 @@
+"""Missing follow-up times and events, drawn by proportional hazards of every cause and of censoring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from unmask.modalities.table.imputation.families import Response, drawn_cause
+from unmask.modalities.table.imputation.regressions import draw_level, draw_shares
+from unmask.modalities.table.survival.estimators import Hazard
+
+GRID = 256
+"""Rows whose missing follow-up is drawn at once."""
+
+
+def draw_follow_up(
+    z: np.ndarray,
+    r: Response,
+    hazards: Mapping[int, Hazard],
+    missing: Sequence[np.ndarray],
+    use: np.ndarray,
+    rng: np.random.Generator,
+    before: dict[int, np.ndarray],
+) -> None:
+    """Draw them, in place.
+
+    Args:
+        z: (rows, regressors) standardised.
+        hazards: of the causes, where the analysis has drawn them; else they are drawn here.
+        missing: which rows lack the time, and which the event.
+        use: rows that hazards are fitted to.
+        before: see `families.Family.draw`.
+    """
+    no_time, no_event = missing
+    time, event = r.y, r.event
+    rows = np.flatnonzero(no_event & ~no_time)
+    if len(rows):  # all hazards proportional: the log-odds of an event are linear in covariates, smooth in time
+        level = np.column_stack([np.log1p(time - time.min()), time])
+        level = (level - level.mean(0)) / np.maximum(level.std(0), 1e-12)
+        x = np.hstack([np.ones((len(z), 1)), z, level])
+        known = ~no_event & use
+        found = draw_shares(x[known], event[known], rng)
+        event[rows] = found.levels[draw_level(found.log_probability(x[rows]), rng.random(len(rows)))]
+    rows = np.flatnonzero(no_time)
+    if not len(rows):
+        return
+    hazards = hazards or {k: drawn_cause(z, r, use, k, rng, before) for k in range(1, r.causes + 1)}
+    parts = [*hazards.items(), (0, drawn_cause(z, r, use, 0, rng, before))]
+    at = np.concatenate([found.at for _, found in parts])
+    kind = np.concatenate([np.full(len(found.at), mark) for mark, found in parts])
+    for start in range(0, len(rows), GRID):
+        some = rows[start : start + GRID]
+        log_mass = np.concatenate([np.log(np.maximum(_mass(p, parts, z[some]), 1e-300)) for p in range(len(parts))], 1)
+        if r.entry is not None:  # who was seen to enter stayed until then
+            log_mass[at[None, :] <= r.entry[some][:, None]] -= 1e6
+        forced = ~no_event[some]
+        log_mass[forced] += np.where(kind[None, :] == event[some][forced, None], 0.0, -1e6)
+        chosen = draw_level(log_mass, rng.random(len(some)))
+        time[some], event[some] = at[chosen], kind[chosen]
+
+
+def _mass(number: int, parts: Sequence[tuple[int, Hazard]], z: np.ndarray) -> np.ndarray:
+    """(rows, times) probability that follow-up ends at each jump of one of the hazards; an event goes before
+    censoring."""
+    kind, found = parts[number]
+    own = found.risk(z)[:, None]
+    mass = np.exp(-own * (np.cumsum(found.jump) - found.jump)) * -np.expm1(-own * found.jump)
+    for other, rival in parts:
+        if other != kind:
+            upto = np.r_[0.0, np.cumsum(rival.jump)]
+            place = np.searchsorted(rival.at, found.at, side="left" if kind > 0 else "right")
+            mass = mass * np.exp(-rival.risk(z)[:, None] * upto[place])
+    return mass
