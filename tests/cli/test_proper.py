@@ -216,3 +216,21 @@ def test_a_guess_that_leaves_cells_empty_is_a_warning(capsys, tmp_path):
     found = json.loads(text)
     assert len(found["warnings"]) == 1
     assert not any("'lab'" in note for note in found["notes"])
+
+
+def test_a_cause_that_never_occurs_ends_with_2_and_nothing_written(capsys, tmp_path):
+    table = patients(60, seed=1, missing=0.2)
+    table.assign(event=table["event"].map({0: "none", 1: "relapse"})).to_csv(tmp_path / "t.csv", index=False)
+    asked = ["impute", tmp_path / "t.csv", "--proper", 2, "--out", tmp_path / "f.csv", *SCHEMA]
+    asked += ["--event-level", "relapse"]
+    code, _, text = run(capsys, *asked, "--event-level", "death")
+    assert code == 2
+    assert "no level 'death'" in text
+    assert "none, relapse" in text
+    code, _, text = run(capsys, *asked, "--family", "fine-gray")
+    assert code == 2
+    assert "--cause" in text
+    assert not list(tmp_path.glob("f*.csv"))
+    code, _, _ = run(capsys, *asked, "--family", "fine-gray", "--cause", "relapse", "--rounds", 1)
+    assert code == 0
+    assert len(list(tmp_path.glob("f-*.csv"))) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -10,12 +11,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import unmask
+from unmask.errors import UserError
+from unmask.evaluation.survival import kaplan_meier, step_values
+from unmask.modalities.table.imputation.families import FAMILIES, Response
 from unmask.modalities.table.imputation.formula_fit import fit_formula, log_likelihood
 from unmask.modalities.table.imputation.formula_text import parse_formula
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import encode
+from unmask.modalities.table.survival.fine_gray import subdistribution_time
 
 IN_R = Path(__file__).parent / "in_r"
 PAIR = {"duration": "time", "event": "cause", "event_level": ["1", "2"]}
@@ -148,3 +154,197 @@ def test_the_figures_are_those_of_r(figures, tmp_path):
     assert list(again) == list(figures)
     for name, values in again.items():
         np.testing.assert_allclose(values, figures[name], rtol=1e-7 if name != "polr_of_mass" else 1e-3, err_msg=name)
+
+
+def responses() -> dict[str, Response]:
+    """An outcome of each family, of 300 rows; some enter late."""
+    rng, rows = np.random.default_rng(3), 300
+    z = rng.normal(size=rows)
+    time, event = rng.exponential(np.exp(-0.5 * z)) + 0.2, rng.integers(0, 3, rows).astype(float)
+    offset, y = np.log(rng.uniform(0.5, 2, rows)), {}
+    y["ols"] = z + rng.normal(size=rows)
+    y["logit"] = (z + rng.logistic(size=rows) > 0).astype(float)
+    y["polr"] = np.digitize(z + rng.logistic(size=rows), [-1, 1]).astype(float)
+    y["poisson"] = y["negative-binomial"] = rng.poisson(np.exp(offset + 0.5 * z) * rng.gamma(2, 0.5, rows)).astype(
+        float
+    )
+    plain = {name: Response(y=v, event=v, offset=offset * FAMILIES[name].counts) for name, v in y.items()}
+    pair = Response(y=time, event=event, causes=2, entry=time * 0.1, offset=0 * time)
+    return plain | {"cox": pair, "fine-gray": dataclasses.replace(pair, cause=1)}
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_no_outcome_is_likelier_than_the_likeliest(name):
+    """Proposals are accepted with this likelihood less its largest: above 1 it would be no probability."""
+    r, rng = responses()[name], np.random.default_rng(4)
+    x = rng.normal(size=(300, 2))
+    x = np.hstack([np.ones((300, 1)), x]) if FAMILIES[name].constant else x
+    law = FAMILIES[name].draw(x, r, np.ones(300, bool), rng, {})
+    eta = rng.normal(scale=3, size=(300, law.beta.shape[1]))
+    found = law.log_likelihood(eta, np.arange(300))
+    assert found.shape == (300,)
+    assert (found <= 1e-9).all()
+    assert found.max() > -1  # some come near
+    np.testing.assert_allclose(law.log_likelihood(eta[7:9], np.array([7, 8])), found[7:9])
+
+
+def test_how_likely_counts_are_is_what_scipy_says():
+    r, rng = responses()["poisson"], np.random.default_rng(4)
+    law, rows = FAMILIES["poisson"].draw(np.ones((300, 1)), r, np.ones(300, bool), rng, {}), np.arange(300)
+    eta = np.linspace(-2, 2, 300)
+    found = law.log_likelihood(eta[:, None], rows)
+    most = stats.poisson.logpmf(r.y, np.maximum(r.y, 1e-30))
+    np.testing.assert_allclose(found, stats.poisson.logpmf(r.y, np.exp(eta + r.offset)) - most, atol=1e-9)
+
+
+def test_all_causes_weigh_a_covariate():
+    """Of two rows that differ in nothing but the covariate the one with the higher hazard of its own cause is likelier,
+    and the one with the lower hazard of the other."""
+    r, rng = responses()["cox"], np.random.default_rng(4)
+    law = FAMILIES["cox"].draw(rng.normal(size=(300, 1)), r, np.ones(300, bool), rng, {})
+    none, more = np.zeros((300, 2)), np.column_stack([np.zeros(300), np.ones(300)])
+    rows = np.arange(300)
+    gain = law.log_likelihood(more, rows) - law.log_likelihood(none, rows)
+    assert (gain[r.event < 2] <= 0).all()
+    assert gain[(r.event == 2) & (r.y < np.median(r.y))].min() > 0
+
+
+def test_who_had_another_cause_leaves_after_it():
+    r, rng = responses()["fine-gray"], np.random.default_rng(5)
+    use = rng.random(300) < 0.8
+    until = subdistribution_time(r.y, r.event, 1, use, rng, r.entry)
+    other = r.event == 2
+    np.testing.assert_array_equal(until[~other], r.y[~other])
+    assert (until[other] >= r.y[other]).all()
+    assert np.isin(until[other], [*r.y[use & (r.event == 0)], r.y[use].max()]).all()
+    curve = kaplan_meier(r.y, r.event == 0)
+    early = other & (r.y < np.quantile(r.y, 0.1))
+    times = np.concatenate([subdistribution_time(r.y, r.event, 1, use | True, rng)[early] for _ in range(200)])
+    middle = float(np.median(r.y))
+    share = step_values(*curve, np.array([middle]))[0]
+    assert (times > middle).mean() == pytest.approx(share, abs=0.05)
+
+
+CAUSES = {"duration": "time", "event": "status", "event_level": ["relapse", "death"]}
+VISITS = "y ~ x + z + offset(log(t))"
+
+
+def cohort(seed: int, rows: int = 500) -> tuple[pd.DataFrame, np.ndarray]:
+    """x raises the hazard of a relapse, lowers that of death, raises the rate of visits; and uniform numbers."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=rows)
+    x = 0.5 * z + rng.normal(size=rows)
+    first, second = rng.exponential(8 * np.exp(-1.2 * x)), rng.exponential(8 * np.exp(x))
+    left = rng.uniform(2, 12, rows)
+    status = np.where(left <= np.minimum(first, second), "none", np.where(first <= second, "relapse", "death"))
+    t = rng.uniform(0.5, 2, rows).round(3)
+    y = rng.poisson(t * np.exp(0.3 + 0.8 * x) * rng.gamma(2, 0.5, rows))
+    frame = pd.DataFrame(
+        {"x": x.round(3), "z": z.round(3), "time": np.minimum(np.minimum(first, second), left) + 0.001}
+    )
+    return frame.round(4).assign(status=status, t=t, y=y), rng.random(rows)
+
+
+def _both_causes(done) -> np.ndarray:
+    return np.array([done.pool_cox(["x", "z"], cause=cause).estimate[0] for cause in CAUSES["event_level"]])
+
+
+def test_the_hazards_of_both_causes_are_kept():
+    gaps = []
+    for seed in range(6):
+        whole, u = cohort(seed)
+        whole = whole[["x", "z", "time", "status"]]
+        holed = whole.assign(x=whole.x.mask(u < np.where(whole.status == "relapse", 0.6, 0.2)))
+        full = _both_causes(unmask.MultipleImputation(2, **CAUSES).fit(whole))
+        gaps.append(_both_causes(unmask.MultipleImputation(5, seed=seed, rounds=5, **CAUSES).fit(holed)) - full)
+    assert (np.abs(np.mean(gaps, 0)) < 0.1).all(), gaps
+
+
+@pytest.mark.parametrize(("told", "least", "most"), [(True, -0.05, 0.05), (False, -0.5, -0.1)])
+def test_the_rate_ratio_of_counts_is_kept_where_imputation_agrees(told, least, most):
+    gaps = []
+    for seed in range(4):
+        whole, u = cohort(seed)
+        whole = whole[["x", "z", "t", "y"]]
+        holed = whole.assign(x=whole.x.mask(u < np.where(whole.y > 1, 0.6, 0.2)))
+        agrees = {"formula": VISITS, "family": "negative-binomial"} if told else {}
+        runs = [unmask.MultipleImputation(3, rounds=5, **agrees).fit(frame) for frame in (whole, holed)]
+        full, found = (run.pool(VISITS, family="negative-binomial").estimate[1] for run in runs)
+        gaps.append(found - full)
+    assert least < np.mean(gaps) < most, gaps
+
+
+def test_missing_follow_up_of_causes_is_drawn_and_what_is_there_stays():
+    whole, u = cohort(1, 200)
+    holed = whole[["x", "z", "time", "status"]].assign(x=whole.x.mask(u < 0.3))
+    holed.loc[::5, "time"] = np.nan
+    holed.loc[::10, "status"] = None
+    for more in ({}, {"family": "fine-gray", "cause": "relapse"}):
+        done = unmask.MultipleImputation(2, rounds=2, **CAUSES, **more).fit(holed)
+        for table in done:
+            assert set(table.status) == {"none", "relapse", "death"}
+            assert table.time.notna().all()
+            for name in holed:
+                kept = holed[name].notna()
+                assert (table[name][kept] == holed[name][kept]).all()
+            assert len(set(table.status[holed.status.isna()])) > 1
+
+
+def test_missing_counts_and_grades_are_drawn_under_their_analysis():
+    whole, u = cohort(2, 300)
+    o = pd.Categorical(np.array(["a", "b", "c"])[np.digitize(whole.x, [-0.5, 0.5])], ["a", "b", "c"], ordered=True)
+    holed = whole[["x", "t", "y"]].assign(o=o).mask(np.column_stack([u < 0, u < 0, u < 0.3, u > 0.7]))
+    visits = unmask.MultipleImputation(2, formula="y ~ x + offset(log(t))", family="poisson", rounds=2).fit(holed)
+    assert visits.methods_["y"] == "formula"
+    drawn = visits[0].y[holed.y.isna()]
+    assert (drawn == drawn.round()).all()
+    assert (drawn >= 0).all()
+    expected = whole.t * np.exp(0.3 + 0.8 * whole.x)
+    assert np.corrcoef(drawn, expected[holed.y.isna()])[0, 1] > 0.6
+    grades = unmask.MultipleImputation(2, formula="o ~ x", rounds=2).fit(holed.drop(columns=["t", "y"]))
+    right = np.asarray(grades[0].o)[holed.o.isna()] == np.asarray(o)[holed.o.isna()]
+    assert right.mean() > 0.9  # x decides it
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "says"),
+    [
+        ({}, {"cause": "relapse"}, "agree with the hazards of all causes"),
+        ({}, {"family": "fine-gray"}, "one of relapse, death"),
+        ({}, {"family": "fine-gray", "cause": "remission"}, "relapse, death"),
+        ({}, {"family": "poisson"}, "without a formula"),
+        ({}, {"formula": "y ~ x", "family": "cox"}, "asks for ols or poisson or negative-binomial, not cox"),
+        ({}, {"formula": "y ~ x + offset(log(t))"}, "belongs to counts"),
+        ({"y": -1.0}, {"formula": VISITS, "family": "poisson"}, "row 7: -1 in 'y'"),
+        ({"y": 0.5}, {"formula": VISITS, "family": "negative-binomial"}, "row 7: 0.5 in 'y'"),
+        ({"t": 0.0}, {"formula": VISITS, "family": "poisson"}, r"row 7: offset\(log\(t\)\).*'t' is 0"),
+        ({"t": np.nan}, {"formula": VISITS, "family": "poisson"}, "row 7.*'t' has no value"),
+    ],
+)
+def test_what_no_analysis_can_be_of_is_refused(change, options, says):
+    whole, u = cohort(3, 80)
+    holed = whole.assign(x=whole.x.mask(u < 0.3))
+    for name, value in change.items():
+        holed[name] = holed[name].astype(float)
+        holed.loc[7, name] = value
+    pair = CAUSES if "formula" not in options else {}
+    with pytest.raises(UserError, match=says):
+        unmask.MultipleImputation(2, rounds=1, **pair, **options).fit(holed)
+
+
+def test_a_cause_that_never_occurs_is_named_with_those_that_do():
+    whole, u = cohort(3, 80)
+    holed = whole[["x", "z", "time", "status"]].assign(x=whole.x.mask(u < 0.3))
+    with pytest.raises(UserError, match=r"'remission'.*\n.*death.*none.*relapse"):
+        unmask.MultipleImputation(2, **{**CAUSES, "event_level": ["relapse", "death", "remission"]}).fit(holed)
+    done = unmask.MultipleImputation(2, rounds=1, **CAUSES).fit(holed)
+    with pytest.raises(UserError, match=r"never is that\n.*relapse, death"):
+        done.pool_cox("x", cause="remission")
+    with pytest.raises(UserError, match=r"competing causes\n.*relapse, death"):
+        done.pool_cox("x")
+    told = {"family": "fine-gray", "cause": "relapse"}
+    with pytest.raises(UserError, match="D1"):
+        done.compare("Surv(time, status) ~ x + z", "Surv(time, status) ~ x", method="D3", **told)
+    alive = holed.assign(status=holed.status.replace("death", "none"))
+    with pytest.raises(UserError, match=r"'death' of 'status': no row has it.*\n.*relapse"):
+        unmask.MultipleImputation(2, schema=done.schema_).fit(alive)

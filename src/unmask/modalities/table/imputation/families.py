@@ -90,12 +90,14 @@ class Law:
             largest it can be.
         sample: ((rows, equations), numbers of the rows) -> a drawn outcome; survival pairs are drawn by `follow_up`.
         hazards: of a survival pair, number of the cause -> its hazard.
+        sigma: of least squares, the deviation of the residuals; else 0.
     """
 
     beta: np.ndarray
     log_likelihood: Callable[[np.ndarray, np.ndarray], np.ndarray]
     sample: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     hazards: dict[int, Hazard] = field(default_factory=dict)
+    sigma: float = 0.0
 
 
 class Family:
@@ -160,6 +162,7 @@ class LeastSquares(Family):
             beta=found.drawn_beta[:, None],
             log_likelihood=lambda eta, rows: -0.5 * ((r.y[rows] - eta[:, 0]) / sigma) ** 2,
             sample=lambda eta, rows: eta[:, 0] + sigma * rng.standard_normal(len(rows)),
+            sigma=sigma,
         )
 
 
