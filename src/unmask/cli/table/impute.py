@@ -63,8 +63,8 @@ def impute(
     fitting: Proper,
     reading: TableReading,
     tables: list[str] = options.source(
-        "The table, behind the folder of a model if there is one (else one is fitted to the table itself); several "
-        "files, a folder or a pattern are one table that is filled file by file. Unknown columns pass through.",
+        "A table (.csv, .parquet, .xlsx, .dta, ...), behind the folder of a model if there is one; several files or a "
+        "folder of them are filled file by file. Unknown columns pass through.",
         stdin=".csv",
         metavar="[MODEL] TABLE",
     ),

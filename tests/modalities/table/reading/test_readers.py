@@ -3,11 +3,11 @@
 import dataclasses
 import datetime as dt
 import zipfile
-from xml.sax.saxutils import escape
 
 import numpy as np
 import pandas as pd
 import pytest
+from tables import spreadsheet
 
 from unmask.errors import UserError
 from unmask.modalities.table.reading.readers import read_frame
@@ -71,53 +71,6 @@ def test_other_encodings_are_asked_for(tmp_path):
     assert read_frame(tmp_path / "t.csv", encoding="cp1252").names == ["x", "Straße"]
     with pytest.raises(UserError, match="not ascii"):
         read_frame(tmp_path / "t.csv", encoding="ascii")
-
-
-def spreadsheet(path, sheets: dict[str, list[list]], merged: tuple[str, ...] = ()) -> None:
-    """A minimal .xlsx file; `merged` ranges of cells in every sheet."""
-
-    def cell(value, place: str) -> str:
-        if isinstance(value, str) and value.startswith("#"):
-            return f'<c r="{place}" t="e"><f>1/{place}</f><v>{escape(value)}</v></c>'
-        if isinstance(value, str) and value.startswith("<f"):
-            kind = ' t="str"' if value.endswith("<v></v>") else ""
-            return f'<c r="{place}"{kind}>{value}</c>'
-        if isinstance(value, str):
-            return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
-        return f'<c r="{place}"><v>{value}</v></c>' if value is not None else ""
-
-    def row(cells: list, number: int) -> str:
-        return f'<row r="{number}">' + "".join(cell(v, f"{'ABC'[i]}{number}") for i, v in enumerate(cells)) + "</row>"
-
-    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-    relations = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-    names = "".join(f'<sheet name="{n}" sheetId="{i}" r:id="r{i}"/>' for i, n in enumerate(sheets, 1))
-    links = "".join(
-        f'<Relationship Id="r{i}" Type="{relations}/worksheet" Target="worksheets/s{i}.xml"/>'
-        for i in range(1, len(sheets) + 1)
-    )
-    package = "http://schemas.openxmlformats.org/package/2006"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(
-            "[Content_Types].xml",
-            f'<Types xmlns="{package}/content-types"><Default Extension="xml" ContentType="application/xml"/></Types>',
-        )
-        file.writestr(
-            "_rels/.rels",
-            f'<Relationships xmlns="{package}/relationships"><Relationship Id="r0" Type="{relations}/officeDocument" '
-            'Target="xl/workbook.xml"/></Relationships>',
-        )
-        file.writestr(
-            "xl/workbook.xml", f'<workbook xmlns="{main}" xmlns:r="{relations}"><sheets>{names}</sheets></workbook>'
-        )
-        file.writestr(
-            "xl/_rels/workbook.xml.rels", f'<Relationships xmlns="{package}/relationships">{links}</Relationships>'
-        )
-        for i, rows in enumerate(sheets.values(), 1):
-            body = "".join(row(cells, n) for n, cells in enumerate(rows, 1))
-            held = "".join(f'<mergeCell ref="{m}"/>' for m in merged)
-            body = f"<sheetData>{body}</sheetData>" + (f"<mergeCells>{held}</mergeCells>" if held else "")
-            file.writestr(f"xl/worksheets/s{i}.xml", f'<worksheet xmlns="{main}">{body}</worksheet>')
 
 
 def test_spreadsheets(tmp_path):

@@ -29,6 +29,7 @@ class Frame:
         notes: what reading it brought to light.
         decimal: the mark that parts decimals in its texts, where a person said so.
         spellings: how each column writes its numbers, once that has been found out.
+        changed: of a filled copy of a file of texts: column -> rows whose cells are not those of the file.
     """
 
     names: list[str]
@@ -43,6 +44,7 @@ class Frame:
     notes: tuple[str, ...] = ()
     decimal: str | None = None
     spellings: list[Spelling] = field(default_factory=list, repr=False)
+    changed: dict[int, np.ndarray] | None = field(default=None, repr=False)
 
     def find_spellings(self, mark: str | None = None, priors: Sequence[Marks | None] | None = None) -> list[Spelling]:
         """How each column writes its numbers, found out anew and kept.

@@ -108,6 +108,11 @@ def _read_texts(path: Path, file: TextIO) -> Frame:
     if not header:
         raise UserError(f"{path}: empty", hint="Expected a header line and rows.")
     check_columns(path, len(header))
+    if len(header) == 1 and re.search(r'" +"', header_text):
+        raise UserError(
+            f"{path}: blanks part its columns, it seems: {header_text[:40].rstrip()} ...",
+            hint="Write it with commas or tabs between: in R write.csv(), or write.table(sep = '\\t', col.names = NA).",
+        )
     columns = [_Texts() for _ in header]
     for _, last, row in reader:
         if not row and len(header) > 1:

@@ -269,7 +269,7 @@ def with_added(table: Any, schema: Schema, added: dict[int, list[Any]]) -> Any:
     if isinstance(table, Frame):
         texts = [np.array([*cell_texts(v, schema.columns[i]), None], object)[:-1] for i, v in added.items()]
         names = [schema.columns[i].name for i in added]
-        return dataclasses.replace(table, names=[*table.names, *names], columns=[*table.columns, *texts])
+        return dataclasses.replace(table, names=[*table.names, *names], columns=[*table.columns, *texts], changed=None)
     typed = {}
     for i, values in added.items():
         column = schema.columns[i]
@@ -289,7 +289,7 @@ def in_order(table: Any, names: Sequence[str]) -> Any:
     """The columns of a table in another order."""
     if isinstance(table, Frame):
         return dataclasses.replace(
-            table, names=list(names), columns=[table.columns[table.names.index(n)] for n in names]
+            table, names=list(names), columns=[table.columns[table.names.index(n)] for n in names], changed=None
         )
     if hasattr(table, "iloc"):
         return table[list(names)]

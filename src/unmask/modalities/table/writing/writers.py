@@ -9,9 +9,10 @@ import contextlib
 import csv
 import dataclasses
 import datetime as dt
+import itertools
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,9 @@ def filled_copy(
             delimiter=frame.delimiter,
             spellings=frame.spellings,
             encoding=frame.encoding,
+            lines=frame.lines,
+            first_row=frame.first_row,
+            changed=None if frame.lines is None else {order[i]: rows for i, (rows, _) in changes.items()},
         )
     if isinstance(frame.native, np.ndarray):
         array = frame.native.copy()
@@ -257,13 +261,58 @@ def write_table(table: Any, path: str | Path, *, escape_formulas: bool = False) 
             as_polars(table).write_parquet(temporary)
         else:
             frame = read_frame(table)
+            delimiter = "\t" if path.suffix == ".tsv" else frame.delimiter
+            cells = [[name, *_texts(c)] for name, c in zip(frame.names, frame.columns, strict=True)]
+            cells = _formulas(cells, path, escape=escape_formulas)
             with temporary.open("w", encoding=frame.encoding, newline="") as file:
-                writer = csv.writer(
-                    file, delimiter="\t" if path.suffix == ".tsv" else frame.delimiter, lineterminator="\n"
-                )
-                cells = [[name, *_texts(c)] for name, c in zip(frame.names, frame.columns, strict=True)]
-                writer.writerows(zip(*_formulas(cells, path, escape=escape_formulas), strict=True))
+                if frame.changed is not None and not escape_formulas and delimiter == frame.delimiter:
+                    file.writelines(_with_changes(frame))
+                else:
+                    csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(zip(*cells, strict=True))
     return path
+
+
+def _with_changes(frame: Frame) -> Iterator[str]:
+    """The text of the file that a filled copy is of, with the cells that are not those of the file in their places: its
+    quotes, line ends, empty lines and all other cells are as they are."""
+    assert frame.changed is not None
+    assert frame.lines is not None
+    mark = re.escape(frame.delimiter)
+    cell = re.compile(f'"(?:[^"]|"")*"[^{mark}\r\n]*|[^{mark}\r\n]*')
+    new: dict[int, list[int]] = {}
+    for column, rows in frame.changed.items():
+        for row in rows.tolist():
+            new.setdefault(row, []).append(column)
+    encoding = "utf-8-sig" if frame.encoding == "utf-8" else frame.encoding
+    with open(frame.source, encoding=encoding, newline="") as source:
+        above = sum(name.count("\n") for name in frame.names)
+        yield from itertools.islice(source, frame.first_row - 1 + above)
+        before = frame.first_row - 1 + above
+        for row, last in enumerate(frame.lines.tolist()):
+            text = "".join(itertools.islice(source, last - before))
+            before = last
+            if row not in new:
+                yield text
+                continue
+            at = len(text) - len(text.lstrip("\r\n")) if len(frame.names) > 1 else 0
+            yield text[:at]
+            for column in range(len(frame.names)):
+                found = cell.match(text, at)
+                assert found is not None
+                own = found[0]
+                if column in new[row]:
+                    own = _quoted(str(frame.columns[column][row]), own.startswith('"'), frame.delimiter)
+                at = found.end() + 1
+                yield own + (frame.delimiter if column + 1 < len(frame.names) else "")
+            yield text[at - 1 :]
+        yield from source
+
+
+def _quoted(text: str, always: bool, delimiter: str) -> str:
+    """A cell as a CSV file has it."""
+    if always or any(mark in text for mark in (delimiter, '"', "\r", "\n")):
+        return '"' + text.replace('"', '""') + '"'
+    return text
 
 
 def _formulas(columns: list[list[Any]], path: Path, *, escape: bool) -> list[list[Any]]:
