@@ -17,6 +17,7 @@ import unmask
 from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.table.imputation.families import FAMILIES, Response
+from unmask.modalities.table.imputation.follow_up import draw_within
 from unmask.modalities.table.imputation.formula_fit import fit_formula, log_likelihood
 from unmask.modalities.table.imputation.formula_text import parse_formula
 from unmask.modalities.table.reading.readers import read_frame
@@ -87,6 +88,9 @@ def test_the_hazard_of_one_cause_is_that_of_coxph(done, figures):
     told = done.pool("Surv(time, cause) ~ x + g", cause=1)
     np.testing.assert_array_equal(told.estimate, found.estimate)
     assert "cause = 1; other causes are censored" in str(found)
+    alone = done.pool_cox("x", cause="1")
+    validated = done.validate("x", cause="1")
+    np.testing.assert_allclose(validated.estimate[1], alone.estimate[0], rtol=1e-9)
     late = completed(**LATE).pool_cox(["x", "g"], cause="2")
     np.testing.assert_allclose(_numbers(late), figures["cause_late"], rtol=1e-6)
 
@@ -129,6 +133,7 @@ def test_ordered_categories_are_those_of_polr(done, figures):
     np.testing.assert_allclose(_numbers(found), figures["polr"], rtol=1e-6)
     np.testing.assert_allclose([*found.fits[0].beta, *found.fits[0].error], figures["polr_of_mass"], rtol=1e-3)
     assert "o, higher against lower (low < mid < high)" in str(found)
+    assert found.wald_test().names == ("x", "g=b", "g=c")
     assert found.predict(tables()[0].iloc[:2]).response.shape == (2,)
 
 
@@ -207,6 +212,28 @@ def test_all_causes_weigh_a_covariate():
     gain = law.log_likelihood(more, rows) - law.log_likelihood(none, rows)
     assert (gain[r.event < 2] <= 0).all()
     assert gain[(r.event == 2) & (r.y < np.median(r.y))].min() > 0
+
+
+@pytest.mark.parametrize("entry", [None, 1.0])
+def test_times_are_drawn_inside_their_intervals_as_the_hazard_has_them(entry):
+    """Of a constant hazard, by what is left of an exponential distribution; of one that nothing tells of, evenly."""
+    rng, rows = np.random.default_rng(6), 3000
+    whole = rng.exponential(2, rows)
+    event, time = np.ones(rows), whole.copy()
+    event[:10], late = 0.0, None if entry is None else np.full(rows, entry)
+    low, high = np.where(np.arange(rows) % 2 == 0, -np.inf, 1.5), np.where(np.arange(rows) % 2 == 0, 4.0, 6.0)
+    low[:10], high[:10] = 5.0, np.inf
+    cells = np.arange(400)
+    use = (cells[0] + np.arange(rows) >= 400) & (whole > (entry or 0))
+    r = Response(y=time, event=event, entry=late, offset=0 * time)
+    draw_within(np.zeros((rows, 1)), r, {}, cells, (low[cells], high[cells]), use, rng, {})
+    assert (time[cells] >= np.maximum(low[cells], entry or 0)).all()
+    assert (time[cells] <= high[cells]).all()
+    np.testing.assert_array_equal(time[400:], whole[400:])
+    assert (time[:10] == 5).all()  # who left, left then
+    assert len(np.unique(time[10:400])) == 390
+    odd = np.arange(11, 400, 2)
+    assert time[odd].mean() == pytest.approx(stats.truncexpon(2.25, 1.5, 2).mean(), abs=0.25)
 
 
 def test_who_had_another_cause_leaves_after_it():

@@ -330,7 +330,12 @@ class CompletedTables(Guessed, Printed):
         return pooled_survival(self._values, pair, times, by=by, cause=cause, coverage=coverage)
 
     def validate(
-        self, risk: Callable[[Any], Any] | str, outcome: str | None = None, *, coverage: float = 0.95
+        self,
+        risk: Callable[[Any], Any] | str,
+        outcome: str | None = None,
+        *,
+        cause: str | None = None,
+        coverage: float = 0.95,
     ) -> Pooled:
         """How well a risk that was made elsewhere predicts the outcome: its C-index (or area under the ROC curve),
         pooled as log-odds, and its calibration slope, which is 1 where the risk neither over- nor underfits.
@@ -340,14 +345,19 @@ class CompletedTables(Guessed, Printed):
                 for an outcome of two categories), or the name of the column that holds it. One that was fitted to
                 these very tables flatters itself.
             outcome: a column of two categories; by default the survival pair.
+            cause: of competing causes, the one that is predicted; the others censor.
 
         Raises:
             UserError: no outcome; a risk that is not one number per row, or does not vary.
         """
         self._repeat_doubts()
-        formula = (
-            parse_formula(f"`{outcome}` ~ 1", self.schema_) if outcome else cox_formula(self._with_pair(None, None), [])
-        )
+        if outcome:
+            formula = parse_formula(f"`{outcome}` ~ 1", self.schema_, cause=cause)
+        else:
+            pair = self._with_pair(None, None)
+            formula = cox_formula(
+                pair, [], cause=cause_number(pair.columns[pair.number(str(pair.event))], cause, "cox")
+            )
         if formula.model.takes not in ("binary", "survival"):
             raise UserError(f"validate: {outcome!r} has not two categories", hint="Expected a column that has.")
         name = risk if isinstance(risk, str) else "risk"

@@ -107,7 +107,6 @@ class Family:
         takes: the kind of its outcome: "quantity", "binary", "ordered" or "survival".
         title, ratio: what tables call it, and exp(coefficient); "" where that is nothing.
         constant: whether a constant is one of its regressors.
-        back: from the linear predictor to the scale of the outcome.
         counts: whether the outcome is 0, 1, 2, ..., with an offset where the formula has one.
     """
 
@@ -117,7 +116,10 @@ class Family:
     ratio: ClassVar[str] = ""
     constant: ClassVar[bool] = True
     counts: ClassVar[bool] = False
-    back: Callable[[np.ndarray], np.ndarray] = staticmethod(np.exp)
+
+    def back(self, eta: np.ndarray) -> np.ndarray:
+        """From the linear predictor to the scale of the outcome."""
+        return np.exp(eta)
 
     def fit(self, x: np.ndarray, r: Response, *, firth: bool, penalizer: float) -> Fit:
         """By maximum likelihood, of regressors of about unit length."""
@@ -140,7 +142,9 @@ class Family:
 
 class LeastSquares(Family):
     name, takes, title = "ols", "quantity", "Least squares"
-    back = staticmethod(lambda eta: eta)
+
+    def back(self, eta: np.ndarray) -> np.ndarray:
+        return eta
 
     def fit(self, x: np.ndarray, r: Response, *, firth: bool, penalizer: float) -> Fit:
         df = len(x) - x.shape[1]
@@ -168,7 +172,9 @@ class LeastSquares(Family):
 
 class Logistic(Family):
     name, takes, title, ratio = "logit", "binary", "Logistic regression", "odds ratio"
-    back = staticmethod(expit)
+
+    def back(self, eta: np.ndarray) -> np.ndarray:
+        return np.asarray(expit(eta))
 
     def fit(self, x: np.ndarray, r: Response, *, firth: bool, penalizer: float) -> Fit:
         """

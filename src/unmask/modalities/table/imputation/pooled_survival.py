@@ -14,7 +14,7 @@ import numpy as np
 
 from unmask.errors import UserError, option, suggest
 from unmask.evaluation.survival import event_steps, kaplan_meier, step_values
-from unmask.modalities.table.imputation.formula import Factor, Formula, Term, entry_of
+from unmask.modalities.table.imputation.formula import Factor, Formula, Term
 from unmask.modalities.table.imputation.formula_fit import fit_formula
 from unmask.modalities.table.imputation.pooling import Pooled, joined, pool
 from unmask.modalities.table.schema.schema import Schema
@@ -154,17 +154,13 @@ def pooled_validation(
     """
     areas, slopes = [], []
     for columns, risk in zip(tables, risks, strict=True):
-        outcome, entry = [columns[p] for p in formula.outcome], None
-        if formula.family == "cox":
-            entry = entry_of(formula, columns)
-            time, event = outcome
-        else:
-            time, event = 1 - outcome[0], outcome[0]  # a pair is of one with the outcome and one without
-        areas.append(concordance_with_error(risk, time, event, entry))
+        r = formula.response(columns)
         fit = fit_formula(dataclasses.replace(formula, terms=(_itself(risk),)), columns)
+        # Without times a pair is of one with the outcome and one without.
+        areas.append(concordance_with_error(risk, r.y if formula.survival else 1 - r.y, r.happened, r.entry))
         slopes.append((fit.beta[-1], fit.error[-1], fit.df))
     (c, c_error), (slope, slope_error, df) = np.transpose(areas), np.transpose(slopes)
-    name = "C-index" if formula.family == "cox" else "area under the ROC curve"
+    name = "C-index" if formula.survival else "area under the ROC curve"
     return joined(
         pool(c[:, None], c_error[:, None], names=[name], coverage=coverage, scale="logit"),
         pool(slope[:, None], slope_error[:, None], names=["calibration slope"], coverage=coverage, complete_df=df[0]),

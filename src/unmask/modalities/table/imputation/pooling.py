@@ -242,7 +242,7 @@ class Pooled(Guessed, Printed):
 
         Args:
             terms: names of coefficients, or of categories, all of whose levels are meant; by default all coefficients
-                but the constant.
+                but the constant and thresholds.
 
         Raises:
             UserError: the estimates did not come from a formula; there is no such term, or it is separated.
@@ -252,7 +252,7 @@ class Pooled(Guessed, Printed):
                 "wald_test: these estimates did not come from a formula",
                 hint="Pool with pool('y ~ x'), or use compare(full, null) of the completed tables.",
             )
-        places = [i for i, name in enumerate(self.names) if name != "(Intercept)"]
+        places = [i for i, name in enumerate(self.names) if name in self.fits[0].formula.names]
         if terms:
             found = {t: [i for i in places if self.names[i] == t or self.names[i].startswith(f"{t}=")] for t in terms}
             for term in terms:
