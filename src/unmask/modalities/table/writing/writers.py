@@ -85,7 +85,9 @@ def filled_copy(
         if isinstance(kind, nw.Enum):  # a level of the training rows that this table's type does not have
             kind = nw.Enum(list(dict.fromkeys([*kind.categories, *typed])))
         new.append(nw.new_series(series.name, cells, kind, backend=table.implementation))
-    return nw.to_native(table.with_columns(*new)) if new else frame.native
+    filled = nw.to_native(table.with_columns(*new)) if new else frame.native
+    # narwhals makes string of large_string, and other numbers of a dictionary
+    return filled.cast(frame.native.schema) if table.implementation.is_pyarrow() else filled
 
 
 def _blanks(
