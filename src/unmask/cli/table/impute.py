@@ -86,11 +86,23 @@ def impute(
     ),
     workers: options.Workers = None,
     engine: options.Engine = "local",
+    censored: str = typer.Option(
+        None,
+        help="Cells that are only bounded (<0.5, 2-4): drawn (inside their intervals; as it is with --proper and "
+        "--draws) or kept as they stand (as it is in a table of best values).",
+    ),
     escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,
 ) -> Result:
     """Fill the missing cells of a table; everything else is written as it was read."""
-    how: dict[str, Any] = {"shift": shift, "escape_formulas": escape_formulas, "seed": seed}
+    if censored not in (None, "drawn", "kept"):
+        raise UserError(f"--censored {censored}", hint="Expected drawn or kept.")
+    how: dict[str, Any] = {
+        "shift": shift,
+        "censored": censored,
+        "escape_formulas": escape_formulas,
+        "seed": seed,
+    }
     to_file = not out.endswith("/") and Path(out).suffix in (".csv", ".tsv", ".parquet")
     fitted = None
     if is_model(tables[0]) or (len(tables) > 1 and to_file):
@@ -163,6 +175,7 @@ def impute_folder(
     workers: int | None,
     engine: str,
     shift: Sequence[str],
+    censored: str | None,
     seed: int,
     escape_formulas: bool,
 ) -> Result:
@@ -190,6 +203,7 @@ def impute_folder(
         seed=seed,
         unseen=filling.unseen,
         shift=read_shifts(shift),
+        censored=censored,
         absent=filling.absent,
         add_absent=filling.add_absent,
         constraints=filling.constraint if model else (),
@@ -258,6 +272,7 @@ def impute_table(
     known: KnownColumns | None = None,
     keep: str | None = None,
     shift: Sequence[str] = (),
+    censored: str | None = None,
     seed: int = 0,
     escape_formulas: bool = False,
 ) -> Result:
@@ -288,6 +303,7 @@ def impute_table(
         interval=coverage if intervals else None,
         unseen=filling.unseen,
         shift=read_shifts(shift),
+        censored=censored,
         absent=filling.absent,
         add_absent=filling.add_absent,
         constraints=filling.constraint if model else (),
@@ -326,6 +342,7 @@ def impute_properly(
     proper: int,
     *,
     shift: Sequence[str],
+    censored: str | None,
     seed: int,
     escape_formulas: bool,
 ) -> Result:
@@ -360,6 +377,7 @@ def impute_properly(
         rounds=10 if fitting.rounds is None else fitting.rounds,
         shift=read_shifts(shift),
         slopes=[name.strip() for name in (fitting.slopes or "").split(",") if name.strip()],
+        censored=censored or "drawn",
         seed=seed,
         **fitting.pair,
     )

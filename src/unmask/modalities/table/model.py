@@ -29,6 +29,7 @@ from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.fitting.cell_table import CellTable, FittedTable
 from unmask.modalities.table.fitting.fit import Fit
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed, figure_texts
+from unmask.modalities.table.imputation.censored import with_drawn
 from unmask.modalities.table.imputation.complete import holes, impute_frame, taken_for_missing
 from unmask.modalities.table.imputation.impute_files import FilledFiles, impute_files
 from unmask.modalities.table.imputation.training_range import beyond_range
@@ -43,6 +44,7 @@ from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.clusters import clusters_of
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import (
+    censored_cells,
     empty_row_notes,
     empty_rows,
     encode,
@@ -186,13 +188,18 @@ class TableModel(FittedTable, Guessed, Printed):
             columns, weight = [x[~empty] for x in columns], None if weight is None else weight[~empty]
         if len(columns[0]) < 2:
             raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
+        digest = rows_digest(columns)
+        if cells := censored_cells(frame, found):
+            found, columns = with_drawn(found, columns, cells, ~empty, settings.train.seed)
+            drawn = ", ".join(repr(found.column(p).name) for p in cells)
+            left_out.append(f"fitted to values drawn inside their intervals where {drawn} is only bounded")
         table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, groups=groups, watch=watch)
         notes = [*frame.notes, *left_out, *found.notes, *breaches]
         facts = {
             "rows": len(columns[0]),
             "columns": len(columns),
             "steps": table.fitted.steps,
-            "rows_digest": rows_digest(columns),
+            "rows_digest": digest,
             "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
             "history": table.fitted.history,
             "notes": notes,
@@ -228,6 +235,7 @@ class TableModel(FittedTable, Guessed, Printed):
         absent: Sequence[str] | str = (),
         add_absent: bool = False,
         constraints: Sequence[str] | str = (),
+        censored: str | None = None,
     ) -> Any:
         """The table with its missing cells filled; observed cells are the objects they were.
 
@@ -245,6 +253,9 @@ class TableModel(FittedTable, Guessed, Printed):
             add_absent: give the lacking columns too, imputed, at the end.
             constraints: rules besides those the model was fitted with; filled cells meet them all, observed ones are
                 left as they are. What is broken as recorded, and what cannot be met, a warning says with the rows.
+            censored: cells that are only bounded ("<0.5", "2-4") are "kept" as they stand, as they are by default in a
+                table of point values; or "drawn", as in draws: they get values inside their intervals (of points the
+                mean there), and the column becomes one of numbers.
 
         Raises:
             UserError: the table does not fit the model, naming row, column and value.
@@ -258,6 +269,7 @@ class TableModel(FittedTable, Guessed, Printed):
             absent=absent,
             add_absent=add_absent,
             constraints=constraints,
+            censored=censored,
         )
         tables = [handed_out(t) for t in tables]
         return tables if draws else tables[0]

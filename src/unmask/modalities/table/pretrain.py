@@ -146,12 +146,17 @@ def _check_same_fit(run: TableRun, frame: Frame, settings: TableSettings, known:
 
 
 def _fingerprint(schema: Schema, settings: Mapping[str, Any], rows: str) -> dict[str, Any]:
+    learnt = [{"low", "high"} - {*(c.given or ())} for c in schema.columns]  # from the rows
+    columns = [
+        {k: v for k, v in c.items() if k not in rest}
+        for c, rest in zip(schema.to_dict()["columns"], learnt, strict=True)
+    ]
     return {
         "settings": settings,
         "outcome": {"duration": schema.duration, "event": schema.event, "entry": schema.entry},
         "cluster": schema.cluster,
         "constraints": list(schema.constraints),
-        "columns": digest(schema.to_dict()["columns"]),
+        "columns": digest(columns),
         "rows": rows,
     }
 

@@ -69,6 +69,7 @@ def impute(
     coverage: float = 0.9,
     draws: int = 0,
     shift: Mapping[str, float | Mapping[str, float]] | None = None,
+    censored: str | None = None,
     seed: int = 0,
     console: bool = True,
     **fitting: Any,
@@ -85,7 +86,7 @@ def impute(
         intervals: also write a CSV with a line per filled cell here: how sure its value is.
         coverage: of the intervals.
         draws: 0 for best values; m for a list of m tables, drawn from the model.
-        shift: see `TableModel.impute`.
+        shift, censored: see `TableModel.impute`.
         seed: of the fit and of draws.
         console: say on stderr how long the fit took.
         fitting: of `TableModel.fit`: `schema`, `duration`, `event`, `entry`, `event_level`, `cluster`, `constraints`,
@@ -102,7 +103,8 @@ def impute(
     frame = read_frame(data)
     model = fit_to(frame, console=console, **({} if "settings" in fitting else {"seed": seed}), **fitting)
     warn_of_poor(model, frame)
-    done = complete(model, frame, draws=draws, seed=seed, shift=shift, interval=coverage if intervals else None)
+    level = coverage if intervals else None
+    done = complete(model, frame, draws=draws, seed=seed, shift=shift, censored=censored, interval=level)
     taken = taken_for_missing(model.schema, frame)  # the fit has warned of these
     for text in [*done.warnings, *(note for note in done.notes if note not in taken)]:
         warnings.warn(text, stacklevel=outside())

@@ -253,14 +253,12 @@ def test_a_new_file_in_another_spelling_is_read_in_its_own(tmp_path):
     assert 2 < new["x"].mean() < 8
 
 
-def test_limits_of_detection_are_asked_about_and_then_handled():
+def test_limits_of_detection_are_intervals_or_what_the_schema_says():
     cells = ["<0.5"] * 30 + [str(v / 4) for v in range(2, 42)] + [">90"] * 2
     column, found = look_at(cells)
     assert column.kind == "numeric"
-    assert len(found["limits"].cells) == 32
-    assert 'limits = "half"' in found["limits"].add
-    with pytest.raises(UserError, match=r"in all 32 cells: 32 in 'x' \(12 more are not listed\)"):
-        infer_schema(["x"], [raw(*cells)])
+    assert found["censored"].text.startswith("'x': 30 cells below 0.5, 2 above 90: ")
+    assert np.isnan(encode(read_frame(pd.DataFrame({"x": cells})), infer_schema(["x"], [raw(*cells)]))[0]).sum() == 32
     for choice, low, high, holes in (("value", 0.5, 90, 0), ("half", 0.25, 90, 0), ("missing", 0.5, 10.25, 32)):
         schema = infer_schema(["x"], [raw(*cells)], override={"columns": {"x": {"limits": choice}}})
         assert (schema.columns[0].low, schema.columns[0].high) == (low, high)
@@ -268,7 +266,7 @@ def test_limits_of_detection_are_asked_about_and_then_handled():
 
 
 def test_mostly_below_the_limit_is_a_quantity_and_age_groups_are_not():
-    assert "limits" in look_at(["<0.5"] * 90 + [str(v / 4) for v in range(2, 12)])[1]
+    assert "censored" in look_at(["<0.5"] * 90 + [str(v / 4) for v in range(2, 12)])[1]
     assert look_at(["<50", "50-60", ">60"] * 20)[0].kind == "nominal"
     assert look_at(["<65", "≥65"] * 20)[0].kind == "binary"
     assert look_at(["1", "2", "3A", "3B", "4"] * 20)[0].kind == "nominal"

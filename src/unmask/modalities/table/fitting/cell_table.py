@@ -278,7 +278,8 @@ class CellDraws:
             value = value + self.shift[c]
         under = ruled is not None and c in ruled.rules.touched
         if ruled is not None and under:
-            value = ruled.value(c, value, prediction, own, u, {p: self.out[p][rows] for p in ruled.rules.touched})
+            known = {p: self.out[p][rows] for p in ruled.rules.touched}
+            value = ruled.value(c, value, prediction, own, u, known, rows)
         if c in self.shift or under:
             number, score = coding.encode(value)
             new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)

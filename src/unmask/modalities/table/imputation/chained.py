@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.survival import step_values
+from unmask.modalities.table.imputation.censored_regression import draw_bounded
 from unmask.modalities.table.imputation.regressions import Shares, draw_donors, draw_level, draw_linear, draw_shares
 from unmask.modalities.table.imputation.scales import DISTINCT, MonotoneScale, best_scale, draw_scale, spike
+from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.survival.estimators import nelson_aalen
 from unmask.progress import counted
@@ -42,6 +44,7 @@ class CompletedColumns:
         trace: (rounds, columns, 2) mean and standard deviation of the imputed values (category numbers) of every round.
         stuck: draws for which the analysis left no value possible: the cells kept the value they had.
         models: place -> a model whose parameters are kept from round to round, as last drawn.
+        scales: place -> the scale that the chain drew for a censored column, None for its own.
     """
 
     columns: list[np.ndarray]
@@ -49,6 +52,7 @@ class CompletedColumns:
     trace: np.ndarray
     stuck: int = 0
     models: dict[int, Any] = field(default_factory=dict)
+    scales: Mapping[int, MonotoneScale | None] = field(default_factory=dict)
 
 
 class Regressors:
@@ -120,6 +124,9 @@ class DrawPlan:
         spikes: place -> the value that many cells of a covariate have, and the scale of the others (None: their own).
         chosen: place -> the regressors it is predicted from.
         notes: what was left out, for people.
+        censored: place -> cells that are only bounded. They are not missing: `columns` has values inside their
+            intervals to start with, and chains draw them anew (`censored_regression.py`).
+        likely: place -> scales that a censored column may be normal on, and their probabilities; each chain draws one.
         computed: gives the columns under formulas ("bmi := weight / height**2") as these have them, by place, given the
             current values: passive imputation (van Buuren 2018, 6.4.1).
     """
@@ -135,12 +142,17 @@ class DrawPlan:
     hazard: tuple[int, int] | None = None
     chosen: dict[int, np.ndarray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    censored: Mapping[int, Censored] = field(default_factory=dict)
+    likely: dict[int, tuple[list[MonotoneScale | None], np.ndarray]] = field(default_factory=dict)
     computed: Callable[[list[np.ndarray]], dict[int, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
         self.missing = [np.isnan(x) for x in self.columns]
-        incomplete = [p for p, g in enumerate(self.missing) if g.any()]
-        self.order = sorted(incomplete, key=lambda p: (int(self.missing[p].sum()), p))
+        self.drawn = [
+            g | self.censored[p].mask(len(g)) if p in self.censored else g for p, g in enumerate(self.missing)
+        ]
+        incomplete = [p for p, g in enumerate(self.drawn) if g.any()]
+        self.order = sorted(incomplete, key=lambda p: (int(self.drawn[p].sum()), p))
 
     def name(self, place: int) -> str:
         return self.schema.column(place).name
@@ -255,6 +267,7 @@ class Chain:
         self.now = [x.copy() for x in first] if first is not None else plan.start(rng)
         self.scales = dict(plan.scales)
         self.regressors = plan.regressors(self.now, self.scales)
+        self.set_scales({p: scales[rng.choice(len(scales), p=share)] for p, (scales, share) in plan.likely.items()})
         self._shapes = plan.shapes
         self._shaped = plan.regressors(self.now, self._shapes) if self._shapes else None
         # Cells that are observed, or were drawn given such: what a random start had is no part of the first fits.
@@ -263,6 +276,13 @@ class Chain:
         self.odds: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self.models: dict[int, Any] = {}
         self.stuck, self.round = 0, 0
+
+    def set_scales(self, scales: Mapping[int, MonotoneScale | None]) -> None:
+        """Take other scales; None for a column's own."""
+        for place, scale in scales.items():
+            self.scales.pop(place, None)
+            self.scales |= {} if scale is None else {place: scale}
+            self.regressors.write(place, self.now[place])
 
     def run(self, rounds: int) -> CompletedColumns:
         """Draw every incomplete column in turn, so many times."""
@@ -277,20 +297,31 @@ class Chain:
                 self.now[place] = x
                 self.update(place)
             for number, place in enumerate(plan.order):
-                drawn = self.now[place][plan.missing[place]]
+                drawn = self.now[place][plan.drawn[place]]
                 trace[turn, number] = drawn.mean(), drawn.std()
             self._known = [np.ones(len(g), bool) for g in plan.missing]
-        return CompletedColumns(columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck, models=self.models)
+        scales = {p: self.scales.get(p) for p in plan.censored}
+        return CompletedColumns(
+            columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck, models=self.models, scales=scales
+        )
 
     def begin_round(self) -> None:
         """What is drawn before the columns, once per round: nothing here."""
 
     def draw_column(self, place: int) -> None:
-        """Draw the missing cells of a column anew, given the current values of all others."""
+        """Draw the missing and the censored cells of a column anew, given the current values of all others."""
+        if place in self.plan.censored:
+            self.draw_censored(place)
         rows = np.flatnonzero(self.plan.missing[place])
-        self.now[place][rows] = self.conditional(place, rows)
+        if len(rows):
+            self.now[place][rows] = self.conditional(place, rows)
         self._known[place][rows] = self._given(place)[rows]
         self.update(place)
+
+    def draw_censored(self, place: int) -> None:
+        """Draw the cells of a column that are only bounded anew."""
+        use, scale = ~self.plan.missing[place], self.scales.get(place)
+        draw_bounded(self.predictors(place), self.now[place], use, self.plan.censored[place], scale, self.rng)
 
     def _given(self, place: int) -> np.ndarray:
         """Rows whose predictors of a column are known."""
@@ -313,8 +344,8 @@ class Chain:
 
     def scale(self, place: int, y: np.ndarray, seen: np.ndarray, x: np.ndarray) -> MonotoneScale | None:
         """The scale of a column, its power drawn anew given values and their predictors; None for the column's own."""
-        if place not in self.scales:
-            return None
+        if place not in self.scales or place in self.plan.censored:
+            return self.scales.get(place)
         self.scales[place] = draw_scale(self.scales[place], y, seen, x, self.rng)
         return self.scales[place]
 

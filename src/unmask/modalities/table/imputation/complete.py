@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,12 @@ import numpy as np
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.fitting.point_values import Imputed
+from unmask.modalities.table.imputation.censored import (
+    censored_notes,
+    check_censored,
+    drawn_cells,
+    without_censored,
+)
 from unmask.modalities.table.imputation.shift import Shift, held_back, parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import IntervalRecords
@@ -20,10 +26,12 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
+from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.schema.raw_column import blank_notes, spelt_in
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import spelt_missing
 from unmask.modalities.table.schema.values import (
+    censored_cells,
     decode,
     empty_row_notes,
     empty_rows,
@@ -102,13 +110,14 @@ def complete(
     draws: int = 0,
     seed: int = 0,
     shift: Mapping[str, float | Mapping[str, float]] | None = None,
+    censored: str | None = None,
     **reading: Any,
 ) -> CompletedTable:
     """Fill the missing cells of a table; see `TableModel.impute`. `reading` is for `read_incomplete`."""
     schema, shifts = model.schema, check_draws(model, draws, shift)
     moved = {s.place: s.delta for s in shifts if not s.where and schema.sizes[s.place] == 0}
     grouped = [s for s in shifts if s.place not in moved]
-    read = read_incomplete(model, data, **reading)
+    read = read_incomplete(model, data, censored=censored or ("drawn" if draws else "kept"), **reading)
     if not draws:
         return with_points(model, read, model.table.impute(read.columns, interval=read.interval))
     members = model.table.network.codec.members
@@ -118,8 +127,10 @@ def complete(
     ]
     notes = []
     if shifts:
-        filled = [shifted(grouped, schema, one, [np.isnan(x) for x in read.columns], {}) for one in filled]
-        notes = without_cells(shifts, schema, filled, read.gaps) + held_back(shifts, schema, filled, read.gaps)
+        missing = without_censored([np.isnan(x) for x in read.columns], read.censored)
+        gaps = without_censored(read.gaps, read.censored)
+        filled = [shifted(grouped, schema, one, missing, {}) for one in filled]
+        notes = without_cells(shifts, schema, filled, gaps) + held_back(shifts, schema, filled, gaps)
     return _completed(model, read, filled, notes=notes, shifted={s.place for s in shifts})
 
 
@@ -149,6 +160,7 @@ class Incomplete:
         lacking: columns of the model that the table lacks; those of the schema that are to be added (`added`).
         notes, warnings: what was made of it, for people; what has to be warned of.
         interval: coverage of the intervals asked for; None: none.
+        censored: per place, the cells that are only bounded; `kept`: whether they are written as they stand.
     """
 
     given: Frame
@@ -162,6 +174,8 @@ class Incomplete:
     notes: list[str]
     warnings: list[str]
     interval: float | None = None
+    censored: dict[int, Censored] = field(default_factory=dict)
+    kept: bool = True
 
 
 def read_incomplete(
@@ -173,12 +187,13 @@ def read_incomplete(
     add_absent: bool = False,
     constraints: Sequence[str] | str = (),
     interval: float | None = None,
+    censored: str = "kept",
 ) -> Incomplete:
     """The first half of `complete`: what comes before the network is asked. Several tables may then be asked of it at
     once, and each be finished by `with_points`.
 
     Args:
-        unseen, absent, add_absent, constraints: see `TableModel.impute`.
+        unseen, absent, add_absent, constraints, censored: see `TableModel.impute`.
         interval: coverage of the intervals in `records`, e.g. 0.9.
     """
     schema = model.schema
@@ -190,6 +205,10 @@ def read_incomplete(
     order = match_columns(frame, schema)
     columns = encode(frame, schema, unseen=unseen)
     gaps = holes(schema, columns)
+    check_censored(censored)
+    cells, kept = censored_cells(frame, schema), censored == "kept"
+    if kept:
+        gaps = without_censored(gaps, cells)
     rules = Rules.of(schema, constraints, implied=not without)
     if rules and without:
         raise UserError(
@@ -202,6 +221,8 @@ def read_incomplete(
     empty = empty_rows(given, schema)
     for gap in gaps:
         gap &= ~empty
+    if not without:
+        rules = rules.inside(cells, len(frame))
     return Incomplete(
         given=given,
         frame=frame,
@@ -211,9 +232,11 @@ def read_incomplete(
         rules=rules,
         lacking=lacking,
         added=added,
-        notes=taken_for_missing(schema, frame) + notes,
+        notes=taken_for_missing(schema, frame) + censored_notes(schema, cells, censored) + notes,
         warnings=empty_row_notes(given, empty, "left empty, for nothing is known of whoever it would be"),
         interval=interval,
+        censored=cells,
+        kept=kept,
     )
 
 
@@ -251,7 +274,8 @@ def _completed(
     if model.table.network.points_only:
         why = f"by the recipe {model.table.settings.recipe!r}"
         lines += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
-    lines += left_empty(schema, frame, columns, read.gaps, read.given.names)
+    bounded = {p: cells.mask(len(frame)) for p, cells in read.censored.items()}
+    lines += left_empty(schema, frame, columns, read.gaps, read.given.names, bounded)
     tables, cells, beyond = [], 0, beyond_range(schema, model.table.codings, columns, frame.row_name)
     for number, one in enumerate(filled):
         wanted = decided(schema, columns, one, read.gaps)
@@ -260,12 +284,14 @@ def _completed(
             if left := int(hole.sum() - done.sum()):
                 where = f" in draw {number + 1}" if found is None else ""
                 beyond.append(f"{left} cells of {schema.columns[i].name!r} stay empty{where}: the model has no number")
-        changed = changes(schema, filling, one, read.rules.touched, shifted)
+        changed = changes(schema, without_censored(filling, read.censored), one, read.rules.touched, shifted)
+        whole = [np.where(np.isnan(x) & ~f, np.nan, y) for x, f, y in zip(columns, filling, one, strict=True)]
+        drawn = {} if read.kept else drawn_cells(schema, read.censored, whole)
         new: dict[int, list[Any]] = {i: [None] * len(frame) for i in read.added}
-        for i, whole in new.items():
+        for i, added in new.items():
             for row, value in zip(*changed.pop(i, ([], [])), strict=True):
-                whole[row] = value
-        tables.append(with_added(filled_copy(read.given, changed, schema, read.order), schema, new))
+                added[row] = value
+        tables.append(with_added(filled_copy(read.given, changed, schema, read.order, drawn), schema, new))
         cells = int(sum(h.sum() for h in filling))
     records: Iterable[dict[str, Any]] = ()
     if read.interval is not None and found is not None:
@@ -288,7 +314,12 @@ def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
 
 
 def left_empty(
-    schema: Schema, frame: Frame, columns: list[np.ndarray], gaps: list[np.ndarray], given: Sequence[str]
+    schema: Schema,
+    frame: Frame,
+    columns: list[np.ndarray],
+    gaps: list[np.ndarray],
+    given: Sequence[str],
+    kept: Mapping[int, np.ndarray],
 ) -> list[str]:
     """Which columns keep empty cells, how many, and why: one sentence per column.
 
@@ -297,6 +328,7 @@ def left_empty(
         columns: the modelled ones, coded.
         gaps: per modelled column, which cells are filled.
         given: names of the columns of the table as it was given.
+        kept: per place, cells that are only bounded, and so not empty.
     """
     why = {"id": "an identifier is not imputed", "text": "free text is not imputed"}
     rows: list[tuple[int, str, str]] = []
@@ -309,7 +341,7 @@ def left_empty(
             rows.append((empty, c.name, why.get(c.kind, "it held no value when the model was fitted")))
         elif c.structural is not None:
             place = schema.modelled.index(i)
-            empty = int((np.isnan(columns[place]) & ~gaps[place]).sum())
+            empty = int((np.isnan(columns[place]) & ~gaps[place] & ~kept.get(place, False)).sum())
             rows.append((empty, c.name, f"empty by its meaning where {c.structural[0]!r} is {c.structural[1]!r}"))
     if not isinstance(frame.native, np.ndarray):
         for name, raw in zip(frame.names, frame.columns, strict=True):

@@ -164,7 +164,9 @@ def doubts(
         formula: the analysis that imputation agrees with.
     """
     found = []
-    judged = {plan.name(p): trace for p, trace in zip(plan.order, traces, strict=True) if gaps[p].any()}
+    judged = {
+        plan.name(p): trace for p, trace in zip(plan.order, traces, strict=True) if gaps[p].any() or p in plan.censored
+    }
     slow = {name: r_hat(trace) or 1.0 for name, trace in judged.items() if doubtful(trace, len(judged))}
     if slow:
         worst = max(slow, key=lambda name: slow[name])

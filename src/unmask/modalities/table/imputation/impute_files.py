@@ -112,6 +112,7 @@ def impute_files(
     seed: int = 0,
     unseen: str = "error",
     shift: Mapping[str, float | Mapping[str, float]] | None = None,
+    censored: str | None = None,
     absent: Sequence[str] | str = (),
     add_absent: bool = False,
     constraints: Sequence[str] | str = (),
@@ -132,7 +133,7 @@ def impute_files(
             become .csv). It is there when all files are. With engine='ray' all machines must see it, and the files.
         draws: 0 for best values; m for m completed tables, in folders 1, 2, ... of `out`. Each file draws by the seed
             and its name.
-        unseen, shift, absent, add_absent, constraints: as in `TableModel.impute`.
+        unseen, shift, censored, absent, add_absent, constraints: as in `TableModel.impute`.
         decimal, encoding, sheet: how files are read, as in `read_frame`.
         escape_formulas: as in `write_table`.
         workers: processes side by side; default the cores there are. Each holds one file at a time.
@@ -151,6 +152,7 @@ def impute_files(
     if double := [name for name, count in Counter(results).items() if count > 1]:
         raise UserError(f"{out / double[0]}: two files would become it", hint="Rename one of them.")
     filling = {"unseen": unseen, "absent": absent, "add_absent": add_absent, "constraints": constraints}
+    filling["censored"] = censored or ("drawn" if draws else "kept")
     drawing = {"draws": draws, "seed": seed, "shift": shift}
     reading = {"decimal": decimal, "encoding": encoding, "sheet": sheet}
     key = _key(model, shards, [filling, drawing, reading, escape_formulas])

@@ -18,7 +18,16 @@ from unmask.elsewhere import FITTING
 from unmask.errors import UserError, option, outside
 from unmask.guessed import also_called
 from unmask.modalities.table.imputation.analysis import agreed_analysis, measured_terms, survival_pair
-from unmask.modalities.table.imputation.chained import CompletedColumns, DrawPlan
+from unmask.modalities.table.imputation.censored import (
+    censored_notes,
+    check_censored,
+    check_possible,
+    drawn_cells,
+    settle_scales,
+    started,
+    without_censored,
+)
+from unmask.modalities.table.imputation.chained import Chain, CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.clustered import clustered_plan, without_analysis
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.completed import CompletedTables
@@ -34,7 +43,14 @@ from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.clusters import clusters_of
 from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.schema.values import decode, empty_row_notes, empty_rows, encode, match_columns
+from unmask.modalities.table.schema.values import (
+    censored_cells,
+    decode,
+    empty_row_notes,
+    empty_rows,
+    encode,
+    match_columns,
+)
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
 from unmask.progress import counted
 
@@ -65,6 +81,9 @@ class MultipleImputation(CompletedTables):
             kept, and a note counts what they held back.
         cluster: column of the patient or centre that several rows belong to: two-level imputation; see `clustered.py`.
         slopes: with `cluster`, columns whose effects differ between clusters too, such as the time of visits.
+        censored: what is written in cells that are only bounded ("<0.5", "2-4"; see `Column.lod`): the values "drawn"
+            inside their intervals, which makes the column numeric, or "kept" as they stand. Formulas that are pooled
+            read what was drawn.
         seed: decides all draws.
         overrides: settings of `TableModel`, e.g. steps=200: each chain then starts from a table drawn by a model fitted
             to a bootstrap sample; without a formula or survival pair that table is the imputation.
@@ -115,6 +134,7 @@ class MultipleImputation(CompletedTables):
         shift: Mapping[str, float | Mapping[str, float]] | None = None,
         cluster: str | None = None,
         slopes: Sequence[str] | str = (),
+        censored: str = "drawn",
         seed: int = 0,
         **overrides: Any,
     ) -> None:
@@ -126,12 +146,14 @@ class MultipleImputation(CompletedTables):
             raise UserError(f"draws={draws}", hint="Multiple imputation needs two completed tables or more.")
         if rounds < 1:
             raise UserError(f"rounds={rounds}", hint="Expected 1 or more; 10 suffice as a rule.")
+        check_censored(censored)
         settings_of(**overrides)
         self.cluster, self.slopes = cluster, [slopes] if isinstance(slopes, str) else list(slopes)
         if slopes and cluster is None and not isinstance(schema, Schema):
             raise UserError(
                 f"{option('slopes')} without {option('cluster')}", hint="Effects differ between clusters: name them."
             )
+        self.censored = censored
         self.draws, self.schema, self.shift, self.seed = draws, schema, dict(shift or {}), seed
         self.duration, self.event, self.method = duration, event, method
         self.entry, self.event_level = entry, event_level
@@ -175,7 +197,10 @@ class MultipleImputation(CompletedTables):
         schema, measured = measured_terms(self.formula, self.schema, schema, **analysed)
         shifts = parse_shifts(self.shift, schema)
         columns = encode(frame, schema)
+        rng = np.random.default_rng([self.seed, 0, 4])
+        self._start, self._censored, self._scales = started(schema, columns, censored_cells(frame, schema), rng)
         self._missing, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
+        self._unknown = without_censored(self._gaps, self._censored)
         self._frame, self._order = frame, match_columns(frame, schema)
         # The notes of a schema that was given speak of the table that it was made of.
         self.schema_ = schema
@@ -184,7 +209,8 @@ class MultipleImputation(CompletedTables):
         warn_of([*self.notes_, *(f"warning: {text}" for text in taken)])
         for text in measured:
             self._note(text, warn=True)
-        self._rules, self._recorded = Rules.of(schema), columns
+        self._rules, self._recorded = Rules.of(schema).inside(self._censored, len(frame)), columns
+        self.notes_ += censored_notes(schema, self._censored, self.censored)
         self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
         empty = empty_rows(frame, schema)
         unknown = empty_row_notes(frame, empty, "imputed as patients of whom nothing is known; take out what are none")
@@ -199,15 +225,15 @@ class MultipleImputation(CompletedTables):
             self.formula_ = None
             for text in without_analysis(schema, self.formula, self.overrides):
                 self._note(text, warn=True)
-        plan = self._plan(columns)
+        plan = self._plan()
         self.incomplete_ = [plan.name(p) for p in plan.order]
         # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
-        alone = len(plan.order) <= 1 and self.formula_ is None and self.clusters_ is None
+        alone = len(plan.order) <= 1 and self.formula_ is None and self.clusters_ is None and not plan.censored
         rounds = 1 if alone else self.rounds
         draws = ChainedDraws(plan, self.formula_, self.seed, self.overrides)
         found = [draws.draw(m, rounds) for m in counted(range(self.draws), self.draws)]
         for more in (rounds, 2 * rounds):
-            traces = zip(plan.order, self._traces(found), strict=True)
+            traces = zip(plan.order, self._traces(plan, found), strict=True)
             if not any(unmixed(trace) for place, trace in traces if self._gaps[place].any()):
                 break
             found = [draws.longer(m, one, more) for m, one in counted(enumerate(found), self.draws)]
@@ -215,15 +241,15 @@ class MultipleImputation(CompletedTables):
         self._drawn = found
         self.doubts_ = doubts(
             plan,
-            self._traces(found),
+            self._traces(plan, found),
             [f.columns for f in found],
-            self._gaps,
+            self._unknown,
             stuck=sum(f.stuck for f in found),
             formula=self.formula_,
         )
         self._pooled_in_doubt = False
         read = set() if self.formula_ is None else {*self.formula_.covariates, *self.formula_.outcome} & set(plan.order)
-        if self.formula_ is not None and read == set(self.formula_.outcome) and len(read) == 1:
+        if self.formula_ is not None and read == set(self.formula_.outcome) - set(self._censored) and len(read) == 1:
             self._note(
                 "of the analysis only the outcome lacks values: complete rows give its estimates as well, without the "
                 "noise of imputation (van Buuren 2018, 2.7)"
@@ -235,17 +261,27 @@ class MultipleImputation(CompletedTables):
         return self
 
     @staticmethod
-    def _traces(found: Sequence[CompletedColumns]) -> np.ndarray:
-        """(columns, tables, rounds) means of the imputed values."""
-        return np.stack([one.trace[:, :, 0] for one in found]).transpose(2, 0, 1)
+    def _traces(plan: DrawPlan, found: Sequence[CompletedColumns]) -> np.ndarray:
+        """(columns, tables, rounds) means of the imputed values; of censored columns less what chains on other scales
+        differ by, which is no want of mixing."""
+        traces = np.stack([one.trace[:, :, 0] for one in found]).transpose(2, 0, 1)
+        for number, place in enumerate(plan.order):
+            scales = [one.scales.get(place) for one in found]
+            for scale in {scale for scale in scales if len(set(scales)) > 1}:
+                own = [s == scale for s in scales]
+                traces[number, own] -= traces[number, own].mean()
+        return traces
 
-    def _plan(self, columns: list[np.ndarray]) -> DrawPlan:
+    def _plan(self) -> DrawPlan:
         schema = self.schema_
+        check_possible(schema, self._censored, self.formula_, schema.cluster)
         if self.clusters_ is None:
-            plan = DrawPlan(columns=columns, sizes=schema.sizes, schema=schema)
+            plan = DrawPlan(
+                columns=self._start, sizes=schema.sizes, schema=schema, scales=self._scales, censored=self._censored
+            )
         else:
             named = {"note": self._note, "row_name": self._frame.row_name}
-            plan = clustered_plan(self.clusters_, schema, columns, self.slopes, **named)
+            plan = clustered_plan(self.clusters_, schema, self._recorded, self.slopes, **named)
             self._missing = plan.missing
         if self.formula_ is not None:
             outcome = frozenset(self.formula_.outcome)
@@ -267,6 +303,8 @@ class MultipleImputation(CompletedTables):
                     plan.skip[p] = plan.skip.get(p, frozenset()) | {computed_from[0]}
         outcome_columns = None if self.formula_ is None else self.formula_.outcome
         choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]), outcome_columns)
+        if plan.censored:
+            settle_scales(plan, Chain(plan, np.random.default_rng([self.seed, 0, 5])))
         self.methods_ = {plan.name(p): plan.methods[p] for p in plan.order}
         self.reasons_ = {plan.name(p): why for p, why in plan.reasons.items()}
         if self.formula_ is not None:
@@ -296,9 +334,10 @@ class MultipleImputation(CompletedTables):
         self._values, held, moved = [], [0] * len(gaps), 0
         self._tables: list[Any] = []
         for one in self._drawn:
-            columns = shifted(shifts, schema, one.columns, self._missing, one.odds) if shifts else one.columns
+            moving = without_censored(self._missing, self._censored)
+            columns = shifted(shifts, schema, one.columns, moving, one.odds) if shifts else one.columns
             columns = [np.array(x) for x in columns]
-            for place, missing in enumerate(self._missing):
+            for place, missing in enumerate(moving):
                 column = schema.column(place)
                 if column.is_quantity and missing.any():
                     columns[place][missing], count = written(columns[place][missing], column)
@@ -307,18 +346,22 @@ class MultipleImputation(CompletedTables):
             if self._rules:
                 columns, count = settled(self._rules, self._recorded, columns)
                 moved += count
+            for place, cells in self._censored.items():
+                columns[place][cells.rows] = cells.written(columns[place][cells.rows])
             self._values.append(columns)
             filled = {
                 i: (np.flatnonzero(gap), decode(x[gap], schema.columns[i]))
-                for x, gap, i in zip(columns, gaps, schema.modelled, strict=True)
+                for x, gap, i in zip(columns, self._unknown, schema.modelled, strict=True)
                 if gap.any()
             }
-            self._tables.append(filled_copy(self._frame, filled, schema, self._order))
+            drawn = {} if self.censored == "kept" else drawn_cells(schema, self._censored, columns)
+            self._tables.append(filled_copy(self._frame, filled, schema, self._order, drawn))
         self.completed = [handed_out(table) for table in self._tables]
-        self.cells_ = int(sum((gap & ~np.isnan(x)).sum() for gap, x in zip(gaps, self._values[0], strict=True)))
+        filled_in = self._unknown if self.censored == "kept" else gaps
+        self.cells_ = int(sum((gap & ~np.isnan(x)).sum() for gap, x in zip(filled_in, self._values[0], strict=True)))
         for text, denies in raised_levels(shifts, schema).items():
             self._note(text, warn=denies)
-        for text in without_cells(shifts, schema, [one.columns for one in self._drawn], gaps):
+        for text in without_cells(shifts, schema, [one.columns for one in self._drawn], self._unknown):
             self._note(text, warn=True)
         if self._rules:
             self.notes_ += unmet(self._rules, self._recorded, self._values, self._frame.row_name)
@@ -332,7 +375,7 @@ class MultipleImputation(CompletedTables):
             if count:
                 column = schema.column(place)
                 low, high = column.bounds
-                total = self.draws * int(gaps[place].sum())
+                total = self.draws * int(self._unknown[place].sum())
                 self._note(
                     f"{count} of {total} imputed values of {column.name!r} lay outside the bounds given ({low:g} to "
                     f"{high:g}) and were set to them",
@@ -346,7 +389,7 @@ class MultipleImputation(CompletedTables):
             UserError: no cell of its column and group was imputed.
         """
         drawn = [one.columns for one in self._drawn]
-        for text in without_cells(parse_shifts(shift, self.schema_), self.schema_, drawn, self._gaps):
+        for text in without_cells(parse_shifts(shift, self.schema_), self.schema_, drawn, self._unknown):
             raise UserError(text, hint="Only imputed cells are moved: name a column, and a group, that has some.")
 
     def incomplete_table(self) -> Any:
@@ -398,7 +441,8 @@ class MultipleImputation(CompletedTables):
     def _call(self) -> str:
         """How these tables were made, as Python."""
         names = ("formula", "family", "cause", "duration", "event", "entry", "event_level", "method", "shift", "rounds")
-        given = [(name, getattr(self, name)) for name in (*names, "cluster", "slopes", "seed")]
+        given = [(name, getattr(self, name)) for name in (*names, "cluster", "slopes", "censored", "seed")]
         given += self.overrides.items()
-        options = "".join(f", {name}={value!r}" for name, value in given if value and (name, value) != ("rounds", 10))
+        usual = (("rounds", 10), ("censored", "drawn"))
+        options = "".join(f", {name}={value!r}" for name, value in given if value and (name, value) not in usual)
         return f"MultipleImputation({self.draws}{options}{', schema=...' if self.schema is not None else ''})"

@@ -18,12 +18,14 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from unmask.modalities.table.fitting.cell_table import CellTable
+from unmask.modalities.table.imputation.censored_regression import draw_between, share_between, truncated_normal
 from unmask.modalities.table.imputation.chained import FEW, START, Chain, CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.follow_up import draw_follow_up
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear
 from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale, written
 from unmask.modalities.table.recipes import settings_of
+from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.survival.estimators import deviation
 
 BLOCK, TRIES = 8192, 128
@@ -125,6 +127,13 @@ class Substantive:
             eta = np.nan_to_num(self.formula.design([x[rows] for x in now])) @ self.weight + self.offset
         now[place][rows] = self.law.sample(eta, rows)
 
+    def draw_bounded(self, now: list[np.ndarray], cells: Censored, rng: np.random.Generator) -> None:
+        """Draw the cells of a normal outcome that are only bounded, in place, under the analysis."""
+        place, rows = self.formula.outcome[0], cells.rows
+        with np.errstate(all="ignore"):
+            eta = np.nan_to_num(self.formula.design([x[rows] for x in now])) @ self.weight + self.offset
+        now[place][rows] = draw_between(eta[:, 0], self.law.sigma, None, cells, rng)
+
 
 class AgreeingChain(Chain):
     """A chain whose covariates of an analysis, and whose outcome, are drawn to agree with it; others as in `Chain`."""
@@ -151,6 +160,8 @@ class AgreeingChain(Chain):
             super().draw_column(place)
         elif place == next(p for p in self.plan.order if p in formula.outcome):  # time and event at once
             self.analysis.draw_outcome(self.now, self.rng)
+            for p in set(formula.outcome) & self.plan.censored.keys():
+                self.analysis.draw_bounded(self.now, self.plan.censored[p], self.rng)
             for p in formula.outcome:
                 self.update(p)
 
@@ -159,9 +170,19 @@ class AgreeingChain(Chain):
             return draw_covariate(self, self.analysis, place, rows)
         return super().conditional(place, rows)
 
+    def draw_censored(self, place: int) -> None:
+        if place not in self.analysis.formula.covariates:
+            super().draw_censored(place)
+            return
+        cells = self.plan.censored[place]
+        self.now[place][cells.rows] = draw_covariate(self, self.analysis, place, cells.rows, cells)
 
-def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.ndarray) -> np.ndarray:
-    """New values of a covariate's missing rows, given the other covariates and the outcome."""
+
+def draw_covariate(
+    chain: Chain, analysis: Substantive, place: int, rows: np.ndarray, cells: Censored | None = None
+) -> np.ndarray:
+    """New values of a covariate's missing rows, or of those of its censored `cells`, given the other covariates and the
+    outcome."""
     score, every = analysis.score(place, chain.now, rows), np.arange(len(rows))
     x, y, method = chain.predictors(place), chain.now[place], chain.plan.methods[place]
     if chain.plan.sizes[place]:
@@ -172,7 +193,7 @@ def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.nda
         for k, level in enumerate(found.levels):
             log_probability[:, k] += score(np.full(len(rows), float(level)), every)
         return chain.draw_category(place, found.levels, log_probability)
-    if method in ("pmm", "sample") or (y == y[0]).all():
+    if cells is None and (method in ("pmm", "sample") or (y == y[0]).all()):
         if method != "pmm":
             x = x[:, :1]
         values, log_weight = draw_donors(x, y, x[rows], chain.rng)
@@ -183,7 +204,7 @@ def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.nda
         return np.where(possible, values[every, drawn], y[rows])
     seen = ~chain.plan.missing[place]
     spike, share, rest = None, np.zeros(len(rows)), np.arange(len(y))
-    if place in chain.plan.spikes:
+    if place in chain.plan.spikes and cells is None:
         spike, scale = chain.plan.spikes[place]
         found = chain.shares(place, x, y == spike)
         share = np.exp(found.log_probability(x[rows]))[:, found.levels == 1].sum(1)
@@ -199,6 +220,7 @@ def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.nda
         spike=spike,
         share=share,
         bounds=chain.plan.schema.column(place).bounds,
+        ends=None if cells is None else cells.ends,
         score=score,
     )
     drawn, impossible = _drawn(model, y[rows], chain.rng)
@@ -215,6 +237,7 @@ class _Latent:
         mean, sigma: of the normal distribution on the scale.
         spike, share: a single value, and (rows,) its probability; the lowest normal numbers stand for it.
         bounds: that a person gave.
+        ends: (rows,) lower and upper ends of the intervals of censored cells, to which the normal is truncated.
     """
 
     mean: np.ndarray
@@ -224,10 +247,14 @@ class _Latent:
     share: np.ndarray
     bounds: tuple[float, float]
     score: Score
+    ends: tuple[np.ndarray, np.ndarray] | None = None
 
     def values(self, z: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(values, log-likelihoods) at standard normal numbers, each for one of the missing rows."""
-        if self.spike is None:
+        if self.ends is not None:
+            z = truncated_normal(*self._cut(which), ndtr(z))
+            x = np.clip(self._on_own(self.mean[which] + self.sigma * z), self.ends[0][which], self.ends[1][which])
+        elif self.spike is None:
             x = self._on_own(self.mean[which] + self.sigma * z)
         else:
             rest, above = 1 - self.share[which], ndtr(-z)
@@ -240,9 +267,17 @@ class _Latent:
     def _on_own(self, x: np.ndarray) -> np.ndarray:
         return x if self.scale is None else self.scale.back(x)
 
+    def _cut(self, which: np.ndarray) -> list[np.ndarray]:
+        """Ends of the intervals as standard normal numbers."""
+        assert self.ends is not None
+        ends = self.ends if self.scale is None else tuple(map(self.scale.to, self.ends))
+        return [(end[which] - self.mean[which]) / self.sigma for end in ends]
+
     def numbers(self, x: np.ndarray, which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Standard normal numbers that values come from: of the single value any of its own."""
         z = ((x if self.scale is None else self.scale.to(x)) - self.mean[which]) / self.sigma
+        if self.ends is not None:
+            return ndtri(share_between(*self._cut(which), z))
         if self.spike is None:
             return z
         share = self.share[which]
@@ -323,7 +358,7 @@ class ChainedDraws:
         """The m-th completed columns."""
         plan, rng = self.plan, np.random.default_rng([self.seed, m])
         first = self._modelled(m) if self.overrides else None
-        if first is not None and self.formula is None:
+        if first is not None and self.formula is None and not plan.censored:
             return CompletedColumns(columns=first, odds={}, trace=np.full((0, len(plan.order), 2), np.nan))
         if self.formula is not None and first is None:
             warm = replace(plan, skip={}, chosen={}, notes=[])
@@ -336,6 +371,7 @@ class ChainedDraws:
         rng = np.random.default_rng([self.seed, m, len(so_far.trace)])
         chain = self._chain(rng, so_far.columns, initial=False)
         chain.models = so_far.models
+        chain.set_scales(so_far.scales)
         more = chain.run(rounds)
         return replace(more, trace=np.concatenate([so_far.trace, more.trace]), stuck=so_far.stuck + more.stuck)
 

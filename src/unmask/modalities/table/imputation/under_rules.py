@@ -98,7 +98,9 @@ def settled(rules: Rules, columns: Sequence[np.ndarray], drawn: Sequence[np.ndar
         else:
             low, high = left.low[filled], left.high[filled]
             mirrored = np.where(x < low, 2 * low - x, np.where(x > high, 2 * high - x, x))
-            new = np.where(low > high, x, rules.rounded(p, np.clip(mirrored, low, np.maximum(low, high)), low, high))
+            new = np.clip(mirrored, low, np.maximum(low, high))
+            new = np.where(rules.bounded(p, filled), new, rules.rounded(p, new, low, high))
+            new = np.where(low > high, x, new)
         moved += int((np.abs(new - x) > rules.step(p) if left.allowed is None else new != x).sum())
         out[p][filled] = np.where(np.isnan(fixed[filled]), new, fixed[filled])
         known[p] = out[p]
@@ -117,8 +119,8 @@ def points_under(rules: Rules, table: CellTable, columns: Sequence[np.ndarray], 
     for p in rules.touched:
         column = rules.columns[p]
         if column.is_quantity:
-            x = np.clip(found.point[p], column.low, column.high)
-            found.point[p][missing[p]] = rules.rounded(p, x)[missing[p]]
+            x = rules.rounded(p, np.clip(found.point[p], column.low, column.high))
+            found.point[p][missing[p]] = np.where(rules.bounded(p), found.point[p], x)[missing[p]]
     passive = np.any(
         [missing[c] for r in rules.formulas for c in r.columns] or [np.zeros(len(columns[0]), bool)], axis=0
     )
@@ -153,9 +155,11 @@ def _narrow(rules: Rules, columns: Sequence[np.ndarray], found: Imputed, missing
 
 
 def _newly_broken(rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows that break a rule which they did not break as recorded."""
+    """Rows that break a rule which they did not break as recorded, or in which a cell has left its interval."""
     broken = _broken_anew(rules, columns, [filled]).values()
-    return np.any([*broken, np.zeros(len(filled[0]), bool)], axis=0)
+    with np.errstate(invalid="ignore"):
+        left = [(filled[p] < low) | (filled[p] > high) for p, (_, low, high) in rules.within.items()]
+    return np.any([*broken, *left, np.zeros(len(filled[0]), bool)], axis=0)
 
 
 def recorded_breaches(rules: Rules, columns: Sequence[np.ndarray], row_name: Callable[[int], Any]) -> list[str]:

@@ -21,6 +21,7 @@ from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.rules.conditions import Constraint, Limit, formulas_in_order, parse_constraints
+from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.schema.clusters import clusters_of, with_cluster
 from unmask.modalities.table.schema.infer import infer
 from unmask.modalities.table.schema.schema import Schema
@@ -89,6 +90,21 @@ class Rules:
         self.floors = {schema.place(n): Limit(low=0.0) for n in times if schema.columns[schema.number(n)].modelled}
         """Limits that hold beyond the range of the training rows too: follow-up is never below 0."""
         self.computed = {rule.columns[0] for rule in self.formulas}
+        self.within: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        """Of columns with cells that are only bounded: which these are, and their ends, row by row."""
+
+    def inside(self, cells: Mapping[int, Censored], rows: int) -> Rules:
+        """These rules, and the intervals of cells that are only bounded, in a table of so many rows."""
+        for place, own in cells.items():
+            ends = np.full((2, rows), np.nan)
+            ends[:, own.rows] = own.ends
+            self.within[place] = own.mask(rows), *ends
+        self.touched |= self.within.keys()
+        return self
+
+    def bounded(self, place: int, rows: np.ndarray | slice = slice(None)) -> np.ndarray | bool:
+        """Which cells of a column are only bounded, in some rows."""
+        return self.within[place][0][rows] if place in self.within else False
 
     @classmethod
     def of(cls, schema: Schema, texts: Sequence[str] | str = (), *, implied: bool = True) -> Rules:
@@ -99,7 +115,7 @@ class Rules:
         return cls(schema, [*found, *(_implied(schema, found) if implied else [])])
 
     def __bool__(self) -> bool:
-        return bool(self.all)
+        return bool(self.all or self.within)
 
     def step(self, place: int) -> float:
         """The least difference between two values of a quantity: its rounding, a second of dates with times."""
@@ -123,13 +139,24 @@ class Rules:
 
     # What is left for a cell.
 
-    def limits(self, place: int, values: Mapping[int, np.ndarray], bounds: Mapping[int, Limit] | None = None) -> Range:
+    def limits(
+        self,
+        place: int,
+        values: Mapping[int, np.ndarray],
+        bounds: Mapping[int, Limit] | None = None,
+        rows: np.ndarray | slice = slice(None),
+    ) -> Range:
         """What the cells of a column may be, given the known values of the columns under rules. `values`: place ->
         values, NaN where not known; the column's own are not read; `bounds`: place -> what is allowed there at all;
-        default the column's own bounds."""
+        default the column's own bounds; `rows`: which rows of the table the values are of."""
         own = {p: x for p, x in values.items() if p in self.touched or p == place}
         own[place] = np.full(len(next(iter(values.values()))), np.nan)
         ranges = {p: self._range(p, x, (bounds or {}).get(p)) for p, x in own.items()}
+        for p in self.within.keys() & ranges.keys():
+            here, low, high = (part[rows] for part in self.within[p])
+            here = here & ~ranges[p].known
+            ranges[p].low = np.where(here, low, ranges[p].low)
+            ranges[p].high = np.where(here, high, ranges[p].high)
         for _ in range(2 * len(self.all) + 1):
             changed = [self._apply(rule, ranges) for rule in self.all if rule.kind != "formula"]
             if not any(changed):
@@ -303,20 +330,21 @@ class Ruled:
         member: Tensor,
         uniform: np.ndarray,
         known: Mapping[int, np.ndarray],
+        rows: np.ndarray,
     ) -> np.ndarray:
         """The values of cells of one column, from those drawn without rules. `member`, `uniform`: which member each
         cell is drawn from, and (cells, 3) uniform numbers; `known`: place -> values of the columns under rules in the
-        same rows, NaN where not known yet."""
-        left = self.rules.limits(place, known, self.bounds)
+        same rows of the table (`rows`), NaN where not known yet."""
+        left, bounded = self.rules.limits(place, known, self.bounds, rows), self.rules.bounded(place, rows)
         if left.dead.any() and left.allowed is None:
             # Recorded cells beyond the range of the training rows: rules go before that range.
-            wide = self.rules.limits(place, known, {p: self.rules.floors.get(p, Limit()) for p in known})
+            wide = self.rules.limits(place, known, {p: self.rules.floors.get(p, Limit()) for p in known}, rows)
             left.low, left.high = (np.where(left.dead, w, x) for w, x in ((wide.low, left.low), (wide.high, left.high)))
         ((order, distribution),) = prediction.pieces
         if self.best:
             value = np.asarray(prediction.point(), np.float64)
         if isinstance(distribution, Quantities):
-            value = self.rules.rounded(place, value)
+            value = np.where(bounded, value, self.rules.rounded(place, value))
             outside = (value < left.low - 1e-9) | (value > left.high + 1e-9)
         else:
             assert left.allowed is not None
@@ -328,7 +356,7 @@ class Ruled:
             cells = _taken(left, at), member[order], uniform[at], self.best
             if isinstance(distribution, Quantities):
                 again[at] = _within(distribution, *cells)
-                again = self.rules.rounded(place, again, left.low, left.high)
+                again = np.where(bounded, again, self.rules.rounded(place, again, left.low, left.high))
             else:
                 again[at] = _allowed(distribution, *cells)
             value = np.where(outside, again, value)

@@ -152,7 +152,7 @@ def _kind(c: RawColumn) -> Kind:
 def _mostly_numbers(c: RawColumn) -> bool:
     """Whether numbers are the rule, so that what is none does not fit, rather than a category among categories."""
     plain = int(c.counts[~c.bad].sum())
-    if plain >= 0.9 * c.rows:
+    if plain >= 0.9 * c.rows or c.given.keys() & {"lod", "uloq"}:
         return True
     found = [CELL.fullmatch(v) if isinstance(v, str) else None for v in c.values]
     limits = np.array([m is not None and bool(m["limit"]) and not m["suffix"] for m in found], bool)
@@ -167,7 +167,9 @@ def _mostly_numbers(c: RawColumn) -> bool:
 def _numeric_kind(c: RawColumn) -> Kind:
     good = c.number[~c.bad & ~beyond_arithmetic(c.number) & ~np.isnan(c.number)]
     if len(good) < len(c.number):
-        whole = len(good) and bool((good == np.round(good)).all()) and not beyond_arithmetic(c.number).any()
+        ends = np.concatenate([good, c.low, c.high])
+        ends = np.round(ends[np.isfinite(ends)], 9)
+        whole = len(good) and bool((ends == np.round(ends)).all()) and not beyond_arithmetic(c.number).any()
         return "integer" if whole else "numeric"
     distinct = np.unique(good)
     whole = bool((distinct == np.round(distinct)).all())

@@ -35,7 +35,19 @@ _WHY = {
     "id": "names individuals",
     "text": "sentences",
 }
-SETTLED = ("categories", "format", "unit", "structural", "blank", "missing", "limits", "suffixes", "event")
+SETTLED = (
+    "categories",
+    "format",
+    "unit",
+    "structural",
+    "blank",
+    "missing",
+    "limits",
+    "lod",
+    "uloq",
+    "suffixes",
+    "event",
+)
 """Of a column's fields, those that a schema to edit has beside its kind."""
 
 

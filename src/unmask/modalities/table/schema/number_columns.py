@@ -12,6 +12,7 @@ from unmask.errors import option
 from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN
 from unmask.modalities.table.reading.findings import Finding, named
 from unmask.modalities.table.reading.parse import LARGEST, Dates, beyond_arithmetic, dates_of, days, numbers, odd_days
+from unmask.modalities.table.schema.censored import LIMIT_WORDS, counted, refused
 from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.suspicious_values import (
     NO_VALUE_WORDS,
@@ -24,6 +25,7 @@ from unmask.odd_numbers import SENTINELS, far_off, sentinel_values
 
 def number_fields(c: RawColumn, *, whole: bool) -> dict[str, Any]:
     """Bounds, decimals and marks of the column; what is odd about its numbers is said."""
+    intervals = _censored(c)
     _misfits(c)
     infinite = ~c.bad & beyond_arithmetic(c.number)
     if infinite.any():
@@ -33,6 +35,10 @@ def number_fields(c: RawColumn, *, whole: bool) -> dict[str, Any]:
     values, counts = c.number[good], c.counts[good]
     fields = _marks(c)
     if not len(values):
+        if intervals:
+            value = c.setting('limits = "value"')
+            hint = f'Say what they are: {value}, or leave the column out: kind = "text".'
+            c.error("censored", " is a limit, and the column holds no number", hint, c.values[~np.isnan(c.low)])
         return fields
     summary_cell(c)
     distinct, at = np.unique(values, return_inverse=True)  # texts may spell one number in two ways
@@ -40,7 +46,25 @@ def number_fields(c: RawColumn, *, whole: bool) -> dict[str, Any]:
     # A few cells with more digits than the rest (computed, not measured) do not make a column more precise.
     share = [float(counts[np.round(values, d) == values].sum() / counts.sum()) for d in range(8)]
     decimals = next((d for d, s in enumerate(share) if s >= 0.99), None)
-    return fields | {"decimals": 0 if whole else decimals, "low": float(values.min()), "high": float(values.max())}
+    ends = [float(values.min()), float(values.max()), *intervals]
+    return fields | {"decimals": 0 if whole else decimals, "low": min(ends), "high": max(ends)}
+
+
+def _censored(c: RawColumn) -> list[float]:
+    """Take cells that are only bounded for what they are, and say how many; returns the finite ends of all."""
+    inside = ~np.isnan(c.low)
+    if not inside.any():
+        return []
+    bounds = (c.given.get("low", -np.inf), c.given.get("high", np.inf))
+    hint = "Write it from low to high, as 2-4, or correct the bounds of the column."
+    for wrong, here in refused(c.low, c.high, bounds).items():
+        if here.any():
+            c.error("interval", wrong, hint, c.values[here])
+    c.bad, c.number = c.bad & ~inside, np.where(inside, np.nan, c.number)
+    where = counted(c.low[inside], c.high[inside], c.counts[inside])
+    c.note("censored", f"{c.name!r}: {where}: known to lie there and no more (censored)")
+    ends = np.concatenate([c.low[inside], c.high[inside]])
+    return [float(f"{end:.12g}") for end in ends[np.isfinite(ends)]]
 
 
 def _outlying(c: RawColumn, values: np.ndarray, counts: np.ndarray) -> None:
@@ -93,32 +117,27 @@ def _misfits(c: RawColumn) -> None:
     """Cells that are no numbers, by what to do about them."""
     declared = c.given.get("kind") in ("numeric", "integer")
     says = " is not a number" if declared else " among numbers"
-    limits, words, marked, rest, suffixes = [], [], [], [], set()
+    words, marked, rest, suffixes = [], [], [], set()
     for v in c.values[c.bad]:
         found = CELL.fullmatch(v) if isinstance(v, str) else None
         reads = found is not None and not numbers(np.array([found["number"]], object), c.spelling.marks)[1][0]
-        if reads and found is not None and found["limit"]:
-            limits.append(v)
-        elif isinstance(v, str) and NO_VALUE_WORDS.fullmatch(v.strip()):
+        if isinstance(v, str) and NO_VALUE_WORDS.fullmatch(v.strip()):
             words.append(v)
         elif reads and found is not None and found["suffix"]:
             marked.append(v)
             suffixes.add(found["suffix"])
         else:
             rest.append(v)
-    if limits:
-        half = c.setting('limits = "half"')
-        hint = (
-            f"Say what values beyond a limit of detection are: {half} (half the limit where it is "
-            'below), "value" (the limit itself) or "missing".'
-        )
-        c.error("limits", f"{says}: beyond a limit", hint, limits)
     if words:
         listed = json.dumps(list(dict.fromkeys(w.strip() for w in words)), ensure_ascii=False)
         c.error("words", says, f"If these mean that there is no value: {c.setting(f'missing = {listed}')}", words)
     if marked:
         listed = json.dumps(sorted(suffixes), ensure_ascii=False)
         c.error("suffix", says, f"To read the numbers before it: {c.setting(f'suffixes = {listed}')}", marked)
+    if unnamed := [v for v in rest if isinstance(v, str) and LIMIT_WORDS.fullmatch(v)]:
+        hint = f"Say what the limit is: {c.setting('lod = 0.5')} (of detection; the upper one is uloq)."
+        c.error("limit_word", f"{says}: a limit that nobody gave", hint, unnamed)
+        rest = [v for v in rest if v not in unnamed]
     if rest:
         hint = (
             f"The schema says {c.given['kind']}. Correct the cells, or list the spelling under `missing`."

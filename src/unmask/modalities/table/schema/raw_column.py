@@ -19,6 +19,7 @@ from unmask.given import no_value
 from unmask.modalities.table.reading.decimal_marks import Spelling, spelling_of
 from unmask.modalities.table.reading.findings import Finding, named, setting, toml_text
 from unmask.modalities.table.reading.parse import is_missing, measured, numbers, text_of
+from unmask.modalities.table.schema.censored import ends_of
 from unmask.modalities.table.schema.schema import QUANTITIES
 from unmask.modalities.table.schema.survival_pair import YES_NO, spelled
 
@@ -43,6 +44,7 @@ class RawColumn:
         raw: the cells, None where a formula has no result (`broken`); empty: which of them hold no value.
         values, counts: the distinct cells that hold one, and how often each stands there.
         number, bad: of each of these, its number, and whether it is none.
+        low, high: of each, its interval where it is only bounded (censored), else NaN.
         rows: cells that hold a value.
         findings: what is noticed, in order.
     """
@@ -79,6 +81,8 @@ class RawColumn:
         self.rows = int(self.counts.sum())
         suffixes = [*given.get("suffixes", ()), *([given["unit"]] if isinstance(given.get("unit"), str) else [])]
         self.number, self.bad = measured(self.values, self.spelling.marks, given.get("limits"), suffixes)
+        limits = given.get("lod"), given.get("uloq")
+        self.low, self.high = ends_of(self.values, self.number, self.bad, self.spelling.marks, suffixes, *limits)
 
     def spelt(self) -> dict[str, int]:
         """Which texts were taken for missing, in how many cells."""

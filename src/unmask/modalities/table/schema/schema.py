@@ -34,8 +34,10 @@ class Column:
         missing: spellings of a missing value in this column, beyond those of the table.
         blank: what a cell without a value means, e.g. "no" in a tick box; None: that its value is not known.
         decimal, thousands: the marks with which a file writes its numbers, so that new rows are written alike.
-        limits: what a cell such as `<0.5` or `>90` is: the "value" of the limit, "half" of it (of a lower one), or
-            "missing".
+        limits: what a cell such as `<0.5` or `>90` is read as: the "value" of the limit, "half" of it (of a lower
+            one), or "missing"; None: as what it says, a value below .5 or above 90 (censored).
+        lod, uloq: limit of detection, upper limit of quantification: cells at it or beyond, and those that say `<LOD`,
+            are known to lie beyond it and no more (censored).
         suffixes: texts that may stand after its numbers and are passed over: a unit, `*`.
         event: of the event of a survival pair, the categories at which it happened, one per cause; the first category
             is censored.
@@ -56,6 +58,8 @@ class Column:
     decimal: Literal[".", ","] = "."
     thousands: str = ""
     limits: Literal["value", "half", "missing"] | None = None
+    lod: float | None = None
+    uloq: float | None = None
     suffixes: tuple[str, ...] = ()
     event: tuple[str, ...] = ()
     given: tuple[str, ...] | None = None

@@ -25,6 +25,7 @@ from unmask.modalities.table.reading.parse import (
     numbers,
     text_of,
 )
+from unmask.modalities.table.schema.censored import Censored, censored, ends_of, refused
 from unmask.modalities.table.schema.raw_column import unexplained, with_blanks
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import refuse_impossible
@@ -105,6 +106,7 @@ def _coded(
     missing = missing_cells(raw, column, schema)
     out = np.full(len(raw), np.nan)
     wrong: list[int] = []
+    intervals: list[Finding] = []
     if column.is_quantity:
         values = raw[~missing]
         if column.kind == "datetime":
@@ -112,8 +114,15 @@ def _coded(
         else:
             suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
             found, bad = measured(values, marks or PLAIN, column.limits, suffixes)
+            low, high = _ends(values, found, bad, column, marks)
+            inside = ~np.isnan(low)
+            for says, here in refused(low, high, column.bounds).items():
+                if here.any():
+                    cells = np.flatnonzero(~missing)[here].tolist()
+                    intervals.append(_wrong_cells(frame, raw, column, cells, "interval", says, _LOW_TO_HIGH))
             if marks is None:
                 bad = np.array([isinstance(v, str) and not v.strip().isdecimal() for v in values], bool)
+            found, bad = np.where(inside, np.nan, found), bad & ~inside
         bad = bad | beyond_arithmetic(found)
         out[~missing] = found
         wrong = np.flatnonzero(~missing)[bad].tolist()
@@ -142,11 +151,47 @@ def _coded(
     if not wrong:
         seen = out[~np.isnan(out)]
         constant = len(column.categories) == 1 and column.structural is None and bool(len(seen))
-        return out, unexplained(column.name, raw, missing, column.categories, own) if constant else []
+        return out, unexplained(column.name, raw, missing, column.categories, own) if constant else intervals
     code, prefix = ("value", "") if column.is_quantity else ("unseen", "category ")
-    cells = tuple(zip(map(frame.row_name, wrong), raw[wrong].tolist(), strict=True))
+    return out, [*intervals, _wrong_cells(frame, raw, column, wrong, code, says, hint, prefix)]
+
+
+_LOW_TO_HIGH = "Write it from low to high, as 2-4, or correct the bounds of the column."
+
+
+def _wrong_cells(
+    frame: Frame, raw: np.ndarray, column: Column, rows: list[int], code: str, says: str, hint: str, prefix: str = ""
+) -> Finding:
+    cells = tuple(zip(map(frame.row_name, rows), raw[rows].tolist(), strict=True))
     text = f"column {column.name!r}{says}"
-    return out, [Finding("error", column.name, code, text, hint, cells=cells, prefix=prefix, wrong=says)]
+    return Finding("error", column.name, code, text, hint, cells=cells, prefix=prefix, wrong=says)
+
+
+def _ends(
+    values: np.ndarray, found: np.ndarray, bad: np.ndarray, column: Column, marks: Marks | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The intervals of a quantity's cells that are only bounded; see `ends_of`."""
+    suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
+    return ends_of(values, found, bad, marks or PLAIN, suffixes, column.lod, column.uloq)
+
+
+def censored_cells(frame: Frame, schema: Schema) -> dict[int, Censored]:
+    """The cells that are only bounded, by place among the modelled columns; `encode` has NaN there. Cells that are
+    wrong are left out: `encode` refuses them."""
+    order, out = match_columns(frame, schema), {}
+    marks = spelling_in(frame, schema, order)
+    for place, i in enumerate(schema.modelled):
+        column, raw = schema.columns[i], frame.columns[order[i]]
+        if column.kind not in ("numeric", "integer") or (raw.dtype != object and column.lod is None is column.uloq):
+            continue
+        raw = with_blanks(raw, column.blank, (*schema.missing, *column.missing))
+        rows = np.flatnonzero(~missing_cells(raw, column, schema))
+        suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
+        found, bad = measured(raw[rows], marks[i] or PLAIN, column.limits, suffixes)
+        low, high = _ends(raw[rows], found, bad, column, marks[i])
+        if (inside := ~np.isnan(low) & (low <= high)).any():
+            out[place] = censored(rows[inside], low[inside], high[inside], column)
+    return out
 
 
 def decode(values: np.ndarray, column: Column) -> list[Any]:

@@ -29,6 +29,7 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.raw_column import blank_cells
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import cell_texts, match_columns, spelling_in, writes_point
+from unmask.modalities.table.writing.number_columns import Drawn, with_numbers
 from unmask.writing import written
 
 WRITTEN = (".csv", ".tsv", ".parquet")
@@ -40,12 +41,20 @@ EXACT = 2**53
 
 
 def filled_copy(
-    frame: Frame, changes: dict[int, tuple[np.ndarray, list[Any]]], schema: Schema, order: list[int]
+    frame: Frame,
+    changes: dict[int, tuple[np.ndarray, list[Any]]],
+    schema: Schema,
+    order: list[int],
+    drawn: Drawn | None = None,
 ) -> Any:
     """The frame's own kind of table with some cells replaced; every other cell is the object it was. Returns a pandas,
     polars or Arrow table or an array; a `Frame` for a CSV file. Empty cells that mean something (`Column.blank`) hold
     it. `changes`: column of the schema -> (rows, plain values); `order`: where the schema's columns stand in the
-    frame."""
+    frame; `drawn`: of cells that were only bounded rows and values, and the whole column, which becomes one of
+    numbers."""
+    if drawn and frame.native is not None:
+        table = filled_copy(frame, {i: c for i, c in changes.items() if i not in drawn}, schema, order)
+        return with_numbers(table, {order[i]: x for i, (_, _, x) in drawn.items()})
     changes = changes | _blanks(frame, changes, schema, order)
     if frame.native is None:
         columns, marks = [c.copy() for c in frame.columns], spelling_in(frame, schema, order)
@@ -53,6 +62,12 @@ def filled_copy(
             columns[order[i]][rows] = cell_texts(
                 values, schema.columns[i], writes_point(frame.columns[order[i]], schema.columns[i]), marks[i]
             )
+        written_rows = {i: rows for i, (rows, _) in changes.items()}
+        for i, (rows, found, _) in (drawn or {}).items():
+            whole = schema.columns[i].decimals == 0 and all(v == round(v) for v in found)
+            texts = cell_texts([int(v) for v in found] if whole else found, schema.columns[i], marks=marks[i])
+            columns[order[i]][rows] = texts
+            written_rows[i] = np.union1d(rows, written_rows.get(i, rows))
         return Frame(
             names=frame.names,
             columns=columns,
@@ -62,7 +77,7 @@ def filled_copy(
             encoding=frame.encoding,
             lines=frame.lines,
             first_row=frame.first_row,
-            changed=None if frame.lines is None else {order[i]: rows for i, (rows, _) in changes.items()},
+            changed=None if frame.lines is None else {order[i]: rows for i, rows in written_rows.items()},
         )
     if isinstance(frame.native, np.ndarray):
         array = frame.native.copy()

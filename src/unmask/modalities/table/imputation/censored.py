@@ -1,0 +1,146 @@
+"""Cells that are only bounded, in chains and completed tables: what they start from, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from unmask.errors import UserError, option
+from unmask.modalities.table.imputation.censored_regression import EVIDENCE, censored_fits, censored_scale, draw_between
+from unmask.modalities.table.imputation.chained import Chain, DrawPlan
+from unmask.modalities.table.imputation.formula import Formula
+from unmask.modalities.table.imputation.methods import choose_methods
+from unmask.modalities.table.imputation.scales import MonotoneScale
+from unmask.modalities.table.reading.findings import setting
+from unmask.modalities.table.schema.censored import LEAST, Censored
+from unmask.modalities.table.schema.schema import Schema
+
+ROUNDS = 5
+"""Of the chain that draws censored cells for a fit."""
+
+
+def started(
+    schema: Schema, columns: Sequence[np.ndarray], cells: Mapping[int, Censored], rng: np.random.Generator
+) -> tuple[list[np.ndarray], dict[int, Censored], dict[int, MonotoneScale]]:
+    """Columns whose censored cells have values drawn from the column's own censored normal distribution, the cells, and
+    the scales of these distributions.
+
+    A column without a number below 0 is taken to have none, unless a normal distribution that goes below is clearly
+    likelier: of what is below its limit nothing else tells.
+    """
+    out, scales, settled = [x.copy() for x in columns], {}, {}
+    for place, own in cells.items():
+        seen = ~np.isnan(columns[place])
+        out[place][own.rows] = np.clip(np.median(columns[place][seen]) if seen.any() else 0.0, *own.ends)
+        use = ~np.isnan(out[place])
+        alone = np.ones((int(use.sum()), 1))
+        found = censored_scale(alone, out[place], own, use)
+        free = replace(own, low=np.where(own.low == LEAST, -np.inf, own.low))
+        if schema.column(place).bounds[0] == -np.inf and (free.low < own.low).any():
+            other = censored_scale(alone, out[place], free, use)
+            own, found = (free, other) if other.height > found.height + EVIDENCE else (own, found)
+        settled[place] = own
+        if found.scale is not None:
+            scales[place] = found.scale
+        mean = np.full(len(own.rows), found.beta[0])
+        out[place][own.rows] = draw_between(mean, found.sigma, found.scale, own, rng)
+    return out, settled, scales
+
+
+def settle_scales(plan: DrawPlan, chain: Chain) -> None:
+    """Find how likely each scale of a censored column is given what predicts it, by a short chain. Every chain draws
+    one: how a column goes on beyond its limit is not known for certain."""
+    chain.run(2)
+    for place, cells in plan.censored.items():
+        use = ~plan.missing[place]
+        found = censored_fits(chain.regressors.matrix[use][:, plan.chosen[place]], chain.now[place], cells, use)
+        share = np.exp([one.height - max(other.height for other in found) for one in found])
+        plan.likely[place] = [one.scale for one in found], share / share.sum()
+        best = plan.likely[place][0][int(share.argmax())]
+        plan.scales.pop(place, None)
+        if best is not None:
+            plan.scales[place] = best
+        of = "" if best is None else f" of {best.words}"
+        reason = f"{len(cells.rows)} cells are only bounded: a censored normal linear regression{of}"
+        if plan.missing[place].any():
+            reason += f"; of the missing ones, {plan.methods[place]}: {plan.reasons.get(place, 'asked for')}"
+        else:
+            plan.methods[place] = "censored"
+        plan.reasons[place] = reason
+
+
+def with_drawn(
+    schema: Schema, columns: Sequence[np.ndarray], cells: Mapping[int, Censored], rows: np.ndarray, seed: int
+) -> tuple[Schema, list[np.ndarray]]:
+    """Columns whose censored cells have one value each, drawn by a short chain: what a model is fitted to; and the
+    schema, whose ranges learnt from the data hold these values too.
+
+    Args:
+        cells: in a table of which the columns are some `rows`.
+    """
+    number, rng = np.cumsum(rows) - 1, np.random.default_rng([seed, 0, 4])
+    own = {p: replace(c, rows=number[c.rows]) for p, c in cells.items()}
+    now, own, scales = started(schema, columns, own, rng)
+    plan = DrawPlan(columns=now, sizes=schema.sizes, schema=schema, scales=scales, censored=own)
+    choose_methods(plan, None, rng)
+    settle_scales(plan, Chain(plan, rng))
+    drawn = Chain(plan, rng).run(ROUNDS).columns
+    out = [np.where(np.isnan(x) & ~empty, new, x) for x, empty, new in zip(columns, plan.missing, drawn, strict=True)]
+    wide = list(schema.columns)
+    for p in own:
+        c, values = (
+            schema.column(p),
+            [*out[p][own[p].rows], *(v for v in (schema.column(p).low, schema.column(p).high) if v is not None)],
+        )
+        learnt = {"low": float(min(values)), "high": float(max(values))}
+        wide[schema.modelled[p]] = replace(c, **{k: v for k, v in learnt.items() if k not in (c.given or ())})
+    return replace(schema, columns=tuple(wide)), out
+
+
+# What is said of such cells, and what becomes of them.
+
+
+def check_censored(choice: str) -> None:
+    """Refuse what is no choice of what is written in censored cells."""
+    if choice not in ("drawn", "kept"):
+        raise UserError(f"{option('censored', choice)}", hint="Expected drawn or kept.")
+
+
+def check_possible(schema: Schema, cells: Mapping[int, Censored], formula: Formula | None, cluster: str | None) -> None:
+    """Refuse censored cells where nothing draws them: in rows of clusters, and in an outcome that is not normal."""
+    place = next(iter(cells), None)
+    if formula is not None and formula.family != "ols":
+        place = next((p for p in cells if p in formula.outcome), None)
+    elif cluster is None:
+        return
+    if place is not None:
+        name, where = schema.column(place).name, f"an outcome of family {formula.family}" if formula else "clusters"
+        value = setting(name, 'limits = "value"')
+        hint = f"Say what they are read as: {value}, or impute without {where}."
+        raise UserError(f"column {name!r}: {cells[place].words()}, and {where}", hint=hint)
+
+
+def without_censored(masks: Sequence[np.ndarray], cells: Mapping[int, Censored]) -> list[np.ndarray]:
+    """Cells of each column, but for the censored ones."""
+    return [m & ~cells[p].mask(len(m)) if p in cells else m for p, m in enumerate(masks)]
+
+
+def censored_notes(schema: Schema, cells: Mapping[int, Censored], choice: str) -> list[str]:
+    """What is done with the censored cells of each column."""
+    kept = choice == "kept"
+    done = (
+        "drawn inside their intervals, and kept as they stand" if kept else "filled with values inside their intervals"
+    )
+    return [f"{schema.column(p).name!r}: {own.words()}: {done}" for p, own in cells.items()]
+
+
+def drawn_cells(
+    schema: Schema, cells: Mapping[int, Censored], columns: Sequence[np.ndarray]
+) -> dict[int, tuple[np.ndarray, list[float], np.ndarray]]:
+    """Column of the schema -> rows of its censored cells, their values, and the whole column as numbers."""
+    return {
+        schema.modelled[p]: (own.rows, own.written(columns[p][own.rows]).tolist(), columns[p])
+        for p, own in cells.items()
+    }
