@@ -22,7 +22,7 @@ ENGLISH = SENTENCES[:5]
 
 def tables(where: Path) -> None:
     """cohort.csv and its parts (also a folder, parts); relapse.csv, entry.csv and causes.csv (follow-up); visits.csv
-    (counts); stays.csv (rules); study.csv."""
+    (counts); stays.csv (rules); study.csv; clinic.csv (several visits per patient)."""
     rng = np.random.default_rng(0)
     whole = _patients(rng, 160)
     _with_holes(whole, rng).to_csv(where / "cohort.csv", index=False)
@@ -40,6 +40,23 @@ def tables(where: Path) -> None:
     study = pd.DataFrame({"y": 1 + x + 0.5 * x**2 + x * z + rng.normal(size=150), "x": x.round(3), "z": z.round(3)})
     study.loc[rng.random(150) < 0.3, "x"] = None
     study.to_csv(where / "study.csv", index=False)
+    _clinic(np.random.default_rng(1)).to_csv(where / "clinic.csv", index=False)
+
+
+def _clinic(rng: np.random.Generator) -> pd.DataFrame:
+    at, month = np.repeat(np.arange(40), 5), np.tile(np.arange(5) * 3, 40)
+    sex = rng.integers(0, 2, 40)[at]
+    weight = 75 + 8 * sex + rng.normal(0, 9, 40)[at] + rng.normal(-0.3, 0.3, 40)[at] * month + rng.normal(0, 2, 200)
+    sbp = 90 + 0.5 * weight + rng.normal(0, 5, 40)[at] + rng.normal(0, 6, 200)
+    table = pd.DataFrame(
+        {"patient": at + 101, "month": month, "sex": sex, "weight": weight.round(1), "sbp": sbp.round()}
+    )
+    table.loc[rng.random(200) < 0.2, "weight"] = None
+    table.loc[(rng.random(40) < 0.2)[at], "sbp"] = None
+    table["pain"] = np.where(rng.random(200) < 0.4, "yes", "no")
+    table.loc[rng.random(200) < 0.15, "pain"] = None
+    table.loc[(rng.random(40) < 0.1)[at], "sex"] = None
+    return table
 
 
 def _patients(rng: np.random.Generator, rows: int) -> pd.DataFrame:

@@ -1,6 +1,11 @@
 """Clustered rows: two-level imputation, what is constant within clusters, pooling that knows of clusters, refusals."""
 
+import json
+import shutil
+import subprocess
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,9 +15,17 @@ import unmask
 from commands import run
 from unmask.errors import UserError
 from unmask.modalities.table.fitting.fit import folds
+from unmask.modalities.table.imputation.formula_text import parse_formula
+from unmask.modalities.table.imputation.grouped_fit import grouping_of, mixed_model
 from unmask.modalities.table.imputation.mixed_models import GroupedRows, LatentModel, MixedModel, truncated
 from unmask.modalities.table.imputation.multiple import MultipleImputation
+from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings
+from unmask.modalities.table.schema.clusters import Clusters
+from unmask.modalities.table.schema.infer import infer_schema
+from unmask.modalities.table.schema.values import encode
+
+IN_R = Path(__file__).parent / "in_r"
 
 
 def centres(seed: int = 0, clusters: int = 20, rows: int = 12, icc: float = 0.4) -> pd.DataFrame:
@@ -211,7 +224,7 @@ def test_what_two_levels_do_not_go_with_is_refused():
     assert "constant within clusters" in str(refused(part, "centre", slopes=["beds"]))
     assert "no column" in str(refused(part, "centre", slopes="visit"))
     with pytest.raises(UserError, match="slopes= without cluster="):
-        MultipleImputation(2, slopes=["x"])
+        MultipleImputation(2, slopes=["x"]).fit(part)
 
 
 def test_the_command_names_clusters_and_writes_nothing_where_they_are_none(tmp_path, capsys):
@@ -260,3 +273,132 @@ def test_rows_of_a_cluster_are_held_out_together():
     found = folds(350, TableSettings(), groups)
     assert all(len(set(found[groups == g])) == 1 for g in range(50))
     assert len(set(found)) > 1
+
+
+# Analyses that know of clusters, beside R
+
+
+def followed() -> pd.DataFrame:
+    """One complete table of 20 unequal centres, with a survival pair of many ties and late entry."""
+    rng = np.random.RandomState(11)  # its numbers never change
+    at = np.repeat(np.arange(20), rng.randint(4, 16, 20))
+    rows = len(at)
+    x = (rng.normal(size=rows) + rng.normal(size=20)[at]).round(4)
+    region = np.where(rng.uniform(size=20) < 0.5, "north", "south")[at]
+    u = rng.normal(size=20)[at]
+    y = (1 + (0.5 + 0.4 * rng.normal(size=20)[at]) * x + (region == "south") + u + rng.normal(size=rows)).round(4)
+    days = np.ceil(rng.exponential(8 * np.exp(-0.4 * x - 0.4 * u)) + 1)
+    ill = (rng.uniform(size=rows) < 0.6).astype(int)
+    start = np.minimum(np.floor(rng.uniform(size=rows) * 4), days - 1)
+    return pd.DataFrame({"centre": at, "x": x, "region": region, "y": y, "days": days, "ill": ill, "start": start})
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, dict[str, list[float]]]:
+    return json.loads((IN_R / "clustered.json").read_text())
+
+
+def completed(entry: str | None = None) -> MultipleImputation:
+    """The table as if it had been completed twice."""
+    whole, pair = followed(), {"duration": "days", "event": "ill"}
+    given = whole if entry else whole.drop(columns="start")
+    part = given.assign(x=given["x"].where(np.arange(len(given)) % 9 != 0))
+    done = MultipleImputation(2, cluster="centre", rounds=1, entry=entry, **pair).fit(part)
+    done.completed = [given, given]
+    done._values = [encode(read_frame(given), done.schema_)] * 2
+    done.doubts_ = []
+    return done
+
+
+def test_mixed_models_are_those_of_lme4(figures):
+    done = completed()
+    for text, key in (("y ~ x + region + (1 | centre)", "intercept"), ("y ~ x + region + (1 + x | centre)", "slopes")):
+        found, theirs = done.pool(text), figures[key]
+        np.testing.assert_allclose(found.estimate, theirs["estimate"], rtol=2e-5)
+        np.testing.assert_allclose(found.error, theirs["error"], rtol=2e-5)
+        own = [v for name, v in found.variances.items() if name != "ICC"]
+        np.testing.assert_allclose(own, theirs["variances"], rtol=2e-4)
+        # what is constant within centres has their degrees of freedom
+        assert max(found.df[[0, 2]]) < 20 < found.df[1]
+
+
+@pytest.mark.parametrize(("between", "expected"), [(0.1, 0.1), (0.5, 0.5), (0.0, 0.0)])
+def test_small_variances_between_clusters_are_found_and_none_is_none(between, expected):
+    """Of balanced rows without regressors REML is the analysis of variance, and 0 where that is negative."""
+    rng = np.random.default_rng(4)
+    found, by_hand = [], []
+    for _ in range(20):
+        clusters = Clusters(np.repeat(np.arange(30), 20), tuple(map(str, range(30))))
+        y = rng.normal(0, between**0.5, 30)[clusters.number] + rng.normal(0, 1, 600) * (1 - between) ** 0.5
+        schema = infer_schema(["y", "x"], [y, rng.normal(size=600)])
+        grouping = grouping_of(parse_formula("y ~ x", schema), "g", "1", lambda _, own=clusters: own)
+        variances = mixed_model(grouping, np.ones((600, 1)), y, np.ones((600, 1)))[2]
+        within = clusters.sums((y - clusters.means(y[:, None])[clusters.number, 0]) ** 2).sum() / 570
+        by_hand.append(max(0.0, clusters.means(y[:, None]).var(ddof=1) - within / 20))
+        found.append(variances["g (Intercept)"])
+    assert found == pytest.approx(by_hand, abs=1e-6)
+    assert np.mean(found) == pytest.approx(expected, abs=0.06)
+
+
+def test_errors_that_are_robust_to_clusters_are_those_of_r(figures):
+    done = completed()
+    for found, key in (
+        (done.pool("y ~ x + region", cluster="centre"), "ols"),
+        (done.pool("ill ~ x + region", cluster="centre"), "logit"),
+        (done.pool_cox(["x", "region"], cluster="centre"), "cox"),
+        (completed("start").pool_cox(["x", "region"], cluster="centre"), "late"),
+        (done.validate("x"), "c_index"),
+    ):
+        count = len(figures[key]["estimate"])
+        np.testing.assert_allclose(found.estimate[:count], figures[key]["estimate"], rtol=1e-6)
+        np.testing.assert_allclose(found.error[:count], figures[key]["error"], rtol=1e-6)
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="no R")
+def test_the_figures_are_what_r_gives(figures, tmp_path):
+    followed().to_csv(tmp_path / "t.csv", index=False)
+    script = IN_R / "clustered.R"
+    done = subprocess.run(
+        ["Rscript", str(script), str(tmp_path / "t.csv"), str(tmp_path / "f.json")], capture_output=True, text=True
+    )
+    if "there is no package" in done.stderr:
+        pytest.skip("R lacks a package")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "f.json").read_text())
+    for name, figure in figures.items():
+        for key, values in figure.items():
+            np.testing.assert_allclose(found[name][key], values, rtol=1e-4, err_msg=f"{name} {key}")
+
+
+def test_an_analysis_that_forgets_the_clusters_is_warned_of(done):
+    with pytest.warns(UserWarning, match=r"add \(1 \| centre\) to a linear model, or give cluster='centre'"):
+        done.pool("y ~ x")
+    for text, why in (
+        ("region ~ x + (1 | centre)", "no quantity"),
+        ("y ~ x + (0 + x | centre)", "no intercept"),
+        ("y ~ x + (1 | centre) + (1 | region)", "2 groups"),
+    ):
+        with pytest.raises(UserError, match=why):
+            done.pool(text)
+    with pytest.raises(UserError, match="one of the two"):
+        done.pool("y ~ x + (1 | centre)", cluster="centre")
+    with pytest.raises(UserError, match="Leave the penalty out"):
+        done.pool("region ~ x", cluster="centre", firth=True)
+
+
+def test_random_effects_that_imputation_did_not_keep_are_warned_of():
+    part = holed(centres()).drop(columns=["region", "beds", "grade"])
+    one = MultipleImputation(2, rounds=2, schema={"columns": {"centre": {"kind": "id"}}}).fit(part)
+    with pytest.warns(UserWarning, match="imputation knew nothing of the clusters of 'centre'"):
+        one.pool("y ~ x + (1 | centre)")
+
+
+def test_mixed_models_of_statsmodels_are_pooled_by_their_fixed_effects(done):
+    """Its variances have no error that Rubin's rules could take; nothing is needed of it but the names it uses."""
+
+    def analyse(table):
+        fixed = pd.Series({"Intercept": table["y"].mean(), "x": 1.0})
+        every = pd.concat([fixed, pd.Series({"Group Var": np.nan})])
+        return SimpleNamespace(fe_params=fixed, bse_fe=fixed * 0 + 0.1, params=every, bse=every, df_resid=200)
+
+    assert done.pool(analyse).names == ("Intercept", "x")

@@ -14,10 +14,12 @@ import numpy as np
 from unmask.errors import UserError, option, outside
 from unmask.evaluation.shown import Printed, Shown
 from unmask.guessed import Guessed, also_called
+from unmask.modalities.table.imputation.diagnostics import summary
 from unmask.modalities.table.imputation.fitted_models import aligned, are_shares, estimates_of, predictions_of
 from unmask.modalities.table.imputation.formula import Formula, cox_formula, terms_not_kept
 from unmask.modalities.table.imputation.formula_fit import FormulaFit, fit_formula, log_likelihood
 from unmask.modalities.table.imputation.formula_text import cause_number, check_pair, parse_formula
+from unmask.modalities.table.imputation.grouped_fit import Grouping, grouping_of, split_random
 from unmask.modalities.table.imputation.pooled_survival import pooled_survival, pooled_validation
 from unmask.modalities.table.imputation.pooled_tests import (
     METHODS,
@@ -34,8 +36,9 @@ from unmask.modalities.table.imputation.pooling import (
     predicted,
     without_separated,
 )
+from unmask.modalities.table.schema.clusters import Clusters
 from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.writing.writers import as_polars, handed_out, is_pandas
+from unmask.modalities.table.writing.writers import below_each_other, handed_out
 
 _ONE = "MaskedImputer().fit_transform(X) fills one table; fit(data) completes `draws` of them, see `completed`"
 _POOL = "pool('y ~ x') fits the analysis to every table and pools it in one call; so does pool_cox(['age'])"
@@ -110,7 +113,7 @@ class CompletedTables(Guessed, Printed):
             numbers, tables = list(range(1, len(self) + 1)), self.completed
             if include:
                 numbers, tables = [0, *numbers], [handed_out(self.incomplete_table()), *tables]
-            return _below_each_other(tables, numbers)
+            return below_each_other(tables, numbers)
         if isinstance(which, str) or not 1 <= which <= len(self):
             raise UserError(
                 f"complete({which!r})",
@@ -146,14 +149,16 @@ class CompletedTables(Guessed, Printed):
         coverage: float = 0.95,
         firth: bool = False,
         scale: str | None = None,
+        cluster: str | None = None,
     ) -> Pooled:
         """Pool an analysis.
 
         Args:
             analyse: a formula ("y ~ x + I(x**2)", "Surv(time, event) ~ age"), fitted by the regression that its outcome
-                asks for or `family` names; or a function of a completed table that returns (estimates, standard
-                errors), the same with names, a mapping of name -> (estimate, error), a statsmodels result or a fitted
-                lifelines regression. Named estimates are aligned by their names.
+                asks for or `family` names; with "(1 | centre)" or "(1 + time | patient)" a linear mixed model (REML).
+                Or a function of a completed table that returns (estimates, standard errors), the same with names, a
+                mapping of name -> (estimate, error), a statsmodels result or a fitted lifelines regression. Named
+                estimates are aligned by their names.
             names: of the estimates, where the analysis has none.
             complete_df: degrees of freedom without missing values; by default those of the analysis where it tells
                 them, else infinite.
@@ -168,6 +173,8 @@ class CompletedTables(Guessed, Printed):
                 2018, 5.2): "fisher" for correlations, "logit" for probabilities, "cloglog" for survival probabilities,
                 "log" for ratios. Estimates, errors and intervals are transformed back; `p` compares with 0 there (a
                 correlation of 0, a probability of .5, a ratio of 1).
+            cluster: of a formula: a column whose rows are alike, for standard errors that are robust to it (Liang &
+                Zeger 1986), with a t distribution of clusters - 1 degrees of freedom.
 
         Terms of a formula that imputation did not keep are named in a warning; see `formula` of the class.
 
@@ -176,14 +183,23 @@ class CompletedTables(Guessed, Printed):
         """
         self._repeat_doubts()
         if isinstance(analyse, str):
-            formula = parse_formula(analyse, self.schema_, family=family, cause=cause)
+            text, random, group = split_random(analyse)
+            formula = dataclasses.replace(parse_formula(text, self.schema_, family=family, cause=cause), text=analyse)
             if scale is not None:
                 raise UserError(
                     f"scale={scale!r}", hint="Coefficients of a formula are on the scale they are pooled on."
                 )
             if firth and formula.family != "logit":
                 raise UserError("firth=True", hint="It is built for logistic regressions; pool_cox has `penalizer`.")
-            return self._pool_formula(formula, complete_df=complete_df, coverage=coverage, firth=firth)
+            if random is not None and cluster is not None:
+                raise UserError(f"{option('cluster', cluster)} with ({random} | {group})", hint="Give one of the two.")
+            grouping = grouping_of(formula, group or cluster, random, self._clusters, plain=not firth)
+            how: dict[str, Any] = {"complete_df": complete_df, "coverage": coverage, "firth": firth}
+            return self._pool_formula(formula, grouping=grouping, **how)
+        if cluster is not None:
+            raise UserError(
+                option("cluster", cluster), hint="A function gives its own errors: cluster= is a formula's."
+            )
         found = aligned([estimates_of(analyse(table)) for table in self.completed])
         known = found[0].df if complete_df is None else complete_df
         return pool(
@@ -209,14 +225,16 @@ class CompletedTables(Guessed, Printed):
         complete_df: float | None = None,
         coverage: float = 0.95,
         firth: bool = False,
+        grouping: Grouping | None = None,
     ) -> Pooled:
         self._warn_of_terms(formula)
-        fits = [fit_formula(formula, columns, penalizer=penalizer, firth=firth) for columns in self._values]
+        how: dict[str, Any] = {"penalizer": penalizer, "firth": firth, "grouping": grouping}
+        fits = [fit_formula(formula, columns, **how) for columns in self._values]
         found = pool(
             [f.beta for f in fits],
             [f.error for f in fits],
             names=fits[0].names,
-            complete_df=fits[0].df if complete_df is None else complete_df,
+            complete_df=fits[0].degrees if complete_df is None else complete_df,
             coverage=coverage,
             references=formula.references,
             modelled=formula.modelled,
@@ -224,6 +242,10 @@ class CompletedTables(Guessed, Printed):
         )
         found = dataclasses.replace(found, reference_rows=formula.reference_rows(self._values[0]))
         return without_separated(found, fits, self._values[0])
+
+    @abstractmethod
+    def _clusters(self, name: str) -> Clusters:
+        """The clusters that a column of the table names."""
 
     def _warn_of_terms(self, formula: Formula) -> None:
         """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
@@ -247,6 +269,7 @@ class CompletedTables(Guessed, Printed):
         event: str | None = None,
         cause: str | None = None,
         penalizer: float = 0.0,
+        cluster: str | None = None,
     ) -> Pooled:
         """Pooled log hazard ratios of a Cox regression; `.table(exponentiate=True, label="HR")` prints them.
 
@@ -255,13 +278,15 @@ class CompletedTables(Guessed, Printed):
         Args:
             cause: of competing causes, the level of the event whose hazard it is; the others censor.
             penalizer: of lifelines, which is then needed.
+            cluster: as in `pool`.
 
         Raises:
             UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is
                 not there, or lifelines is needed and not installed.
         """
         formula = self._of_pair(covariates, duration, event, cause, "cox")
-        return self._pool_formula(formula, penalizer=penalizer)
+        grouping = grouping_of(formula, cluster, None, self._clusters, plain=not penalizer)
+        return self._pool_formula(formula, penalizer=penalizer, grouping=grouping)
 
     @also_called(duration_col="duration", event_col="event", formula="covariates", failcode="cause", etype="cause")
     def pool_fine_gray(
@@ -347,6 +372,8 @@ class CompletedTables(Guessed, Printed):
             outcome: a column of two categories; by default the survival pair.
             cause: of competing causes, the one that is predicted; the others censor.
 
+        Where the tables have clusters, errors are robust to these.
+
         Raises:
             UserError: no outcome; a risk that is not one number per row, or does not vary.
         """
@@ -371,7 +398,9 @@ class CompletedTables(Guessed, Printed):
                     hint="Return a linear predictor per row of the table that is given.",
                 )
             risks.append(found)
-        return pooled_validation(self._values, formula, risks, coverage=coverage)
+        own = self.schema_.cluster
+        grouping = None if own is None else Grouping(name=own, clusters=self._clusters(own))
+        return pooled_validation(self._values, formula, risks, coverage=coverage, grouping=grouping)
 
     def compare(
         self, full: str, null: str, *, method: str = "D1", family: str | None = None, cause: str | None = None
@@ -401,6 +430,7 @@ class CompletedTables(Guessed, Printed):
                 hint="Leave terms of the full analysis out, and nothing else.",
             )
         self._warn_of_terms(larger)
+        grouping_of(larger, None, None, self._clusters)
         fits = [fit_formula(larger, columns) for columns in self._values]
         tested = [name for name in larger.names if name not in smaller.names]
         estimates, covariances = coefficients(fits, tested)
@@ -451,7 +481,7 @@ class CompletedTables(Guessed, Printed):
         if not self.completed:
             return Shown(title=f"{self!r}", next_step="fit(data)")
         rows = [
-            (r["column"], r["method"], r["missing"], r["r_hat"], _summary(r, "observed"), _summary(r, "imputed"))
+            (r["column"], r["method"], r["missing"], r["r_hat"], summary(r, "observed"), summary(r, "imputed"))
             for r in self.diagnostics()
         ]
         return Shown(
@@ -466,35 +496,3 @@ class CompletedTables(Guessed, Printed):
             "how they came about",
             formats={"missing": lambda share: f"{share:.1%}", "R-hat": lambda value: f"{value:.2f}"},
         )
-
-
-def _below_each_other(tables: Sequence[Any], numbers: Sequence[int]) -> Any:
-    """Tables as one of their kind, with the columns `.imp` and `.id` in front."""
-    first = tables[0]
-    if isinstance(first, np.ndarray):
-        raise UserError(
-            "complete('long') of arrays", hint="np.stack(done.completed) is (m, rows, columns); or fit to a frame."
-        )
-    if is_pandas(first):
-        import pandas as pd
-
-        levels = [".id"] if first.index.nlevels == 1 else list(first.index.names)
-        return pd.concat(tables, keys=numbers, names=[".imp", *levels]).reset_index()
-    import polars as pl
-
-    parts = [
-        as_polars(table).select(pl.lit(number).alias(".imp"), pl.row_index(".id").cast(pl.Int64), pl.all())
-        for number, table in zip(numbers, tables, strict=True)
-    ]
-    long = pl.concat(parts, how="vertical_relaxed")
-    return long.to_arrow() if type(first).__module__.startswith("pyarrow") else long
-
-
-def _summary(record: dict[str, Any], kind: str) -> str:
-    """Observed or imputed values of a column in a few characters."""
-    if f"{kind}_mean" in record:
-        mean, deviation = record[f"{kind}_mean"], record[f"{kind}_deviation"]
-        return "–" if np.isnan(mean) else f"{mean:.4g} ({deviation:.3g})"
-    shares = record["observed"]
-    level = max(shares, key=lambda name: shares[name])
-    return f"{level}: {record[kind][level]:.0%}"

@@ -355,3 +355,13 @@ def _use(tables: int, call: str, analysis: str) -> Any:
         "standard errors that are too small."
     )
     return Use(commands=(), python=code, without_unmask=commands).html()
+
+
+def summary(record: dict[str, Any], kind: str) -> str:
+    """Observed or imputed values of a column in a few characters."""
+    if f"{kind}_mean" in record:
+        mean, deviation = record[f"{kind}_mean"], record[f"{kind}_deviation"]
+        return "–" if np.isnan(mean) else f"{mean:.4g} ({deviation:.3g})"
+    shares = record["observed"]
+    level = max(shares, key=lambda name: shares[name])
+    return f"{level}: {record[kind][level]:.0%}"

@@ -129,6 +129,10 @@ class Family:
         """Of coefficients; the partial likelihood of a Cox regression."""
         raise NotImplementedError
 
+    def scores(self, x: np.ndarray, r: Response, found: Fit) -> np.ndarray:
+        """(rows, regressors) what each row adds to the slope of the log-likelihood."""
+        raise UserError(f"errors robust to clusters of a {self.title}", hint="They are not built: leave cluster= out.")
+
     def draw(
         self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
     ) -> Law:
@@ -156,6 +160,9 @@ class LeastSquares(Family):
 
     def log_likelihood(self, x: np.ndarray, r: Response, beta: np.ndarray, nuisance: float) -> float:
         return float(stats.norm.logpdf(r.y, x @ beta, math.sqrt(nuisance)).sum())
+
+    def scores(self, x: np.ndarray, r: Response, found: Fit) -> np.ndarray:
+        return x * ((r.y - x @ found.beta) * found.df / len(x) / found.nuisance)[:, None]
 
     def draw(
         self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
@@ -202,6 +209,9 @@ class Logistic(Family):
 
     def log_likelihood(self, x: np.ndarray, r: Response, beta: np.ndarray, nuisance: float) -> float:
         return float(log_expit(np.where(r.y > 0, 1, -1) * (x @ beta)).sum())
+
+    def scores(self, x: np.ndarray, r: Response, found: Fit) -> np.ndarray:
+        return x * (r.y - expit(x @ found.beta))[:, None]
 
     def draw(
         self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
@@ -276,6 +286,10 @@ class Poisson(Family):
         if not self.dispersed:
             return float(stats.poisson.logpmf(r.y, mean).sum())
         return float(stats.nbinom.logpmf(r.y, nuisance, nuisance / (nuisance + mean)).sum())
+
+    def scores(self, x: np.ndarray, r: Response, found: Fit) -> np.ndarray:
+        mean = np.exp(x @ found.beta + r.offset)
+        return x * ((r.y - mean) / (1 + mean / found.nuisance))[:, None]
 
     def draw(
         self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
@@ -380,6 +394,10 @@ class ProportionalHazards(Family):
     def log_likelihood(self, x: np.ndarray, r: Response, beta: np.ndarray, nuisance: float) -> float:
         return PartialLikelihood(x - x.mean(0), r.y, r.happened, entry=r.entry).value(beta)
 
+    def scores(self, x: np.ndarray, r: Response, found: Fit) -> np.ndarray:
+        by_time = PartialLikelihood(x - x.mean(0), r.y, r.happened, entry=r.entry).score_residuals(found.beta)
+        return by_time[np.argsort(np.argsort(r.y, kind="stable"), kind="stable")]
+
     def draw(
         self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
     ) -> Law:
@@ -423,6 +441,8 @@ class FineGray(ProportionalHazards):
 
     def log_likelihood(self, x: np.ndarray, r: Response, beta: np.ndarray, nuisance: float) -> float:
         raise UserError("D3 of a Fine-Gray regression: a weighted likelihood is none", hint="Use D1.")
+
+    scores = Family.scores
 
     def draw(
         self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]

@@ -25,8 +25,8 @@ def estimates_of(found: Any) -> Estimates:
     """Estimates and standard errors from what an analysis returns.
 
     Known are: (estimates, errors), (estimates, errors, names), a mapping of name -> (estimate, error), a statsmodels
-    result (`params`, `bse`), and a fitted lifelines regression (`params_`, `standard_errors_`). Where both have names
-    (pandas), the errors are put in the order of the estimates.
+    result (`params`, `bse`; of MixedLM the fixed effects), and a fitted lifelines regression (`params_`,
+    `standard_errors_`). Where both have names (pandas), the errors are put in the order of the estimates.
     """
     parts = found.values() if isinstance(found, Mapping) else found if isinstance(found, tuple | list) else ()
     for one in (found, *parts):
@@ -36,6 +36,9 @@ def estimates_of(found: Any) -> Estimates:
                 hint="Return these two: of a correlation r of n rows (r, (1 - r**2) / (n - 3) ** 0.5), to be pooled "
                 "with scale='fisher'; of two groups the difference of their means; or give a formula, 'y ~ group'.",
             )
+    if hasattr(found, "fe_params") and hasattr(found, "bse_fe"):  # statsmodels' MixedLM: variances have no such error
+        fixed = found.fe_params
+        return _estimates(fixed, found.bse_fe, names=None if hasattr(fixed, "index") else found.model.exog_names)
     if hasattr(found, "params") and hasattr(found, "bse"):
         df = float(found.df_resid) if getattr(found, "df_resid", None) is not None else None
         if np.ndim(found.params) > 1:

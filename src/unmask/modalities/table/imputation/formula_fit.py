@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError, option
 from unmask.modalities.table.imputation.formula import Formula, finite_design, refuse_impossible_outcome
+from unmask.modalities.table.imputation.grouped_fit import Grouping, mixed_model, robust
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import encode
@@ -24,10 +25,13 @@ class FormulaFit:
     Attributes:
         rows, events: of the table; events that are analysed of a survival pair, else None.
         df: degrees of freedom left: rows (events of a survival pair) less parameters.
+        degrees: those of each estimate, where they differ, as in a mixed model; else `df`.
         center: (regressors,) subtracted before predicting; zeros where the regression has a constant.
         reach: (regressors,) largest less smallest value.
         nuisance: see `families.Fit`.
         r_squared: the share of the variance of the outcome that least squares explains; else NaN.
+        grouping: the clusters that the analysis knows of.
+        variances: of a mixed model, by name.
     """
 
     formula: Formula
@@ -37,10 +41,13 @@ class FormulaFit:
     rows: int
     events: int | None
     df: float
+    degrees: float | np.ndarray
     center: np.ndarray
     reach: np.ndarray
     nuisance: float = 0.0
     r_squared: float = math.nan
+    grouping: Grouping | None = None
+    variances: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def separated(self) -> np.ndarray:
@@ -75,13 +82,19 @@ def log_likelihood(formula: Formula, columns: Sequence[np.ndarray], beta: np.nda
 
 
 def fit_formula(
-    formula: Formula, columns: Sequence[np.ndarray], *, penalizer: float = 0.0, firth: bool = False
+    formula: Formula,
+    columns: Sequence[np.ndarray],
+    *,
+    penalizer: float = 0.0,
+    firth: bool = False,
+    grouping: Grouping | None = None,
 ) -> FormulaFit:
     """The regression of a formula on complete columns.
 
     Args:
         penalizer: of lifelines' Cox regression, which is then used (the `survival` extra).
         firth: of a logistic regression, see `families.Logistic`.
+        grouping: clusters, for random effects of least squares, or for robust standard errors.
     """
     x = design(formula, columns)
     if any(np.isnan(columns[p]).any() for p in formula.outcome):
@@ -104,8 +117,15 @@ def fit_formula(
         flat = [n for n, s in zip(names, scale, strict=False) if s == 0]
         what = f"{flat[0]!r} does not vary" if flat else "the regressors are collinear"
         raise UserError(f"formula {formula.text!r}: {what}", hint="Leave a term out.")
+    degrees: float | np.ndarray | None = None
+    variances: dict[str, float] = {}
     try:  # units may be far apart: cells per litre, moles per litre
-        found = formula.model.fit(x / scale, response, firth=firth, penalizer=penalizer)
+        if grouping is not None and grouping.random is not None:
+            found, degrees, variances = mixed_model(grouping, x / scale, response.y, design(grouping.random, columns))
+        else:
+            found = formula.model.fit(x / scale, response, firth=firth, penalizer=penalizer)
+        if grouping is not None and grouping.random is None:
+            found = robust(grouping.clusters, formula.model, found, x / scale, response)
     except UserError as error:
         raise UserError(f"formula {formula.text!r}: {error.what}", hint=error.hint) from None
     r_squared = math.nan
@@ -122,10 +142,13 @@ def fit_formula(
         rows=len(x),
         events=int(response.happened.sum()) if formula.survival else None,
         df=max(found.df, 1),
+        degrees=max(found.df, 1) if degrees is None else degrees,
         center=np.zeros(x.shape[1]) if constant else x.mean(0),
         reach=np.r_[reach, np.ones(len(formula.thresholds))],
         nuisance=found.nuisance,
         r_squared=r_squared,
+        grouping=grouping,
+        variances=variances,
     )
 
 

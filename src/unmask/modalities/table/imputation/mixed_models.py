@@ -65,10 +65,9 @@ class MixedModel:
     def __init__(self, rows: GroupedRows, *, latent: bool) -> None:
         effects = rows.z.shape[1]
         self.latent, self.sigma = latent, 1.0
-        self.beta = np.zeros(rows.x.shape[1])
+        self.beta: np.ndarray = np.zeros(rows.x.shape[1])
         self.u = np.zeros((len(rows.zz), effects))
         self.psi = np.eye(effects) * 0.25
-        self._mixing = np.ones(effects)
 
     def draw(self, rows: GroupedRows, y: np.ndarray, rng: np.random.Generator) -> None:
         """One step: beta without the random effects, these given beta, then the variances. `y`: in the order of
@@ -92,8 +91,8 @@ class MixedModel:
             self.sigma = float(np.sqrt(max(left @ left / rng.chisquare(len(y)), 1e-12)))
         if effects:
             rate = FREEDOM * np.diag(np.linalg.inv(self.psi)) + 1 / SCALE**2
-            self._mixing = rate / rng.standard_gamma((FREEDOM + effects) / 2, effects)
-            scatter = self.u.T @ self.u + 2 * FREEDOM * np.diag(1 / self._mixing)
+            mixing = rate / rng.standard_gamma((FREEDOM + effects) / 2, effects)
+            scatter = self.u.T @ self.u + 2 * FREEDOM * np.diag(1 / mixing)
             self.psi = inverse_wishart(FREEDOM + effects - 1 + len(self.u), scatter, rng)
 
     def effects(self, clusters: np.ndarray, rng: np.random.Generator) -> np.ndarray:

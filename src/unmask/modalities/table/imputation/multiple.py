@@ -41,7 +41,7 @@ from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.rules.rules import Rules, schema_for
-from unmask.modalities.table.schema.clusters import clusters_of
+from unmask.modalities.table.schema.clusters import Clusters, clusters_of
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import (
     censored_cells,
@@ -149,10 +149,6 @@ class MultipleImputation(CompletedTables):
         check_censored(censored)
         settings_of(**overrides)
         self.cluster, self.slopes = cluster, [slopes] if isinstance(slopes, str) else list(slopes)
-        if slopes and cluster is None and not isinstance(schema, Schema):
-            raise UserError(
-                f"{option('slopes')} without {option('cluster')}", hint="Effects differ between clusters: name them."
-            )
         self.censored = censored
         self.draws, self.schema, self.shift, self.seed = draws, schema, dict(shift or {}), seed
         self.duration, self.event, self.method = duration, event, method
@@ -216,6 +212,8 @@ class MultipleImputation(CompletedTables):
         unknown = empty_row_notes(frame, empty, "imputed as patients of whom nothing is known; take out what are none")
         for text in unknown:
             self._note(text, warn=True)
+        if self.slopes and schema.cluster is None:
+            raise UserError(f"{option('slopes')} without {option('cluster')}", hint="Name whose slopes differ.")
         self.clusters_ = None if schema.cluster is None else clusters_of(frame, schema, schema.cluster)
         if self.clusters_ is None:
             self.formula_ = agreed_analysis(
@@ -280,8 +278,10 @@ class MultipleImputation(CompletedTables):
                 columns=self._start, sizes=schema.sizes, schema=schema, scales=self._scales, censored=self._censored
             )
         else:
-            named = {"note": self._note, "row_name": self._frame.row_name}
-            plan = clustered_plan(self.clusters_, schema, self._recorded, self.slopes, **named)
+            row_name = self._frame.row_name
+            plan = clustered_plan(
+                self.clusters_, schema, self._recorded, self.slopes, note=self._note, row_name=row_name
+            )
             self._missing = plan.missing
         if self.formula_ is not None:
             outcome = frozenset(self.formula_.outcome)
@@ -399,6 +399,9 @@ class MultipleImputation(CompletedTables):
     def tables(self) -> list[Any]:
         """The completed tables as they are written: a file's cells are the texts they were."""
         return list(self._tables)
+
+    def _clusters(self, name: str) -> Clusters:
+        return clusters_of(self._frame, self.schema_, name)
 
     def _note(self, text: str, *, warn: bool = False) -> None:
         self.notes_.append(text)

@@ -16,7 +16,9 @@ from unmask.errors import UserError, option, suggest
 from unmask.evaluation.survival import event_steps, kaplan_meier, step_values
 from unmask.modalities.table.imputation.formula import Factor, Formula, Term
 from unmask.modalities.table.imputation.formula_fit import fit_formula
+from unmask.modalities.table.imputation.grouped_fit import Grouping
 from unmask.modalities.table.imputation.pooling import Pooled, joined, pool
+from unmask.modalities.table.schema.clusters import Clusters
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.survival.estimators import cumulative_incidence
 
@@ -59,10 +61,14 @@ def incidence_at(
 
 
 def concordance_with_error(
-    risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None
+    risk: np.ndarray,
+    time: np.ndarray,
+    event: np.ndarray,
+    entry: np.ndarray | None = None,
+    clusters: Clusters | None = None,
 ) -> tuple[float, float]:
     """Harrell's C (see `unmask.evaluation.survival.concordance`) and its standard error by the infinitesimal jackknife,
-    as R's survival has it: the root of the summed squares of what each row adds to C."""
+    as R's survival has it: the root of the summed squares of what each row, or cluster, adds to C."""
     failed = np.flatnonzero(event > 0)
     won, pairs = np.zeros(len(time)), np.zeros(len(time))
     for start in range(0, len(failed), size := max(1, BLOCK // max(len(time), 1))):
@@ -77,7 +83,8 @@ def concordance_with_error(
         pairs[i[:, 0]] += longer.sum(1)
     total = pairs.sum() / 2
     c = won.sum() / 2 / total
-    return float(c), float(np.sqrt((((won - c * pairs) / total) ** 2).sum()))
+    added = (won - c * pairs) / total
+    return float(c), float(np.sqrt(((added if clusters is None else clusters.sums(added)) ** 2).sum()))
 
 
 def pooled_survival(
@@ -144,7 +151,12 @@ def pooled_survival(
 
 
 def pooled_validation(
-    tables: Sequence[Sequence[np.ndarray]], formula: Formula, risks: Sequence[np.ndarray], *, coverage: float
+    tables: Sequence[Sequence[np.ndarray]],
+    formula: Formula,
+    risks: Sequence[np.ndarray],
+    *,
+    coverage: float,
+    grouping: Grouping | None = None,
 ) -> Pooled:
     """See `CompletedTables.validate`.
 
@@ -152,12 +164,13 @@ def pooled_validation(
         formula: of the outcome alone.
         risks: of each table, a linear predictor per row.
     """
-    areas, slopes = [], []
+    areas, slopes, clusters = [], [], None if grouping is None else grouping.clusters
     for columns, risk in zip(tables, risks, strict=True):
         r = formula.response(columns)
-        fit = fit_formula(dataclasses.replace(formula, terms=(_itself(risk),)), columns)
+        fit = fit_formula(dataclasses.replace(formula, terms=(_itself(risk),)), columns, grouping=grouping)
         # Without times a pair is of one with the outcome and one without.
-        areas.append(concordance_with_error(risk, r.y if formula.survival else 1 - r.y, r.happened, r.entry))
+        time = r.y if formula.survival else 1 - r.y
+        areas.append(concordance_with_error(risk, time, r.happened, r.entry, clusters))
         slopes.append((fit.beta[-1], fit.error[-1], fit.df))
     (c, c_error), (slope, slope_error, df) = np.transpose(areas), np.transpose(slopes)
     name = "C-index" if formula.survival else "area under the ROC curve"

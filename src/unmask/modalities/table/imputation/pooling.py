@@ -129,6 +129,13 @@ class Pooled(Guessed, Printed):
         """What exp(estimate) is; "" where that is nothing."""
         return FAMILIES[self.family].ratio if self.family else ""
 
+    @property
+    def variances(self) -> dict[str, float]:
+        """Of a mixed model: means of the variances of its random effects and residuals, and of its intraclass
+        correlation; else empty."""
+        names = self.fits[0].variances if self.fits else ()
+        return {name: float(np.mean([fit.variances[name] for fit in self.fits])) for name in names}
+
     def shown(self) -> Shown:
         """The estimates as `print` shows them; the frame has all columns, named as in lifelines."""
         ratios = bool(self._ratio)
@@ -146,11 +153,18 @@ class Pooled(Guessed, Printed):
         if self.fits:
             first = self.fits[0]
             events = f", {first.events:,} events" if first.events is not None else ""
-            notes = [first.formula.text, f"{first.rows:,} rows{events}; intervals: {level}, t distribution"]
+            notes = [
+                first.formula.text,
+                *([first.grouping.words] if first.grouping else []),
+                f"{first.rows:,} rows{events}; intervals: {level}, t distribution",
+            ]
         notes += [f"not estimable (separation): {', '.join(self.separated)}"] if self.separated else []
         notes += self._below()
+        if self.variances:
+            notes.append(f"variances: {', '.join(f'{k} {v:.4g}' for k, v in self.variances.items())} (means)")
         notes.append("FMI: share of the information that the holes took away")
         what = FAMILIES[self.family].title if self.family else "Estimates"
+        what = "Linear mixed model" if self.variances else what
         return Shown(
             title=f"{what}, pooled over {self.draws} completed tables by Rubin's rules",
             columns=names,
@@ -226,7 +240,7 @@ class Pooled(Guessed, Printed):
         Raises:
             UserError: it is not a least squares regression.
         """
-        if self.family != "ols":
+        if self.family != "ols" or self.variances:
             raise UserError("r_squared: not of a least squares regression", hint="Pool with pool('y ~ x').")
         rows, found = self.fits[0].rows, np.array([[f.r_squared] for f in self.fits])
         if adjusted:
@@ -320,7 +334,7 @@ def pool(
     errors: Sequence[Sequence[float] | np.ndarray] | np.ndarray,
     *,
     names: Sequence[str] | None = None,
-    complete_df: float = math.inf,
+    complete_df: float | np.ndarray = math.inf,
     coverage: float = 0.95,
     references: Mapping[str, str] | None = None,
     modelled: str = "",
@@ -332,7 +346,8 @@ def pool(
     Args:
         estimates, errors: (m, k) estimates and standard errors, one row per completed table; those that have names
             (pandas) are aligned by them.
-        complete_df: degrees of freedom the analysis would have without missing values (n - k of a regression).
+        complete_df: degrees of freedom the analysis would have without missing values (n - k of a regression), of all
+            estimates or of each.
         scale: one of `SCALES`, on which they are pooled, by the delta method; estimates, errors and intervals are those
             transformed back, p, within and between are of the scale.
     """
@@ -363,8 +378,9 @@ def pool(
         riv = np.where(within > 0, (1 + 1 / m) * between / within, np.where(between > 0, np.inf, 0.0))
         lam = np.where(total > 0, np.clip((1 + 1 / m) * between / total, 1e-4, 1), 1e-4)  # as mice bounds it
         old = (m - 1) / lam**2
-        seen = np.inf if math.isinf(complete_df) else (complete_df + 1) / (complete_df + 3) * complete_df * (1 - lam)
-        df = np.broadcast_to(np.maximum(old if math.isinf(complete_df) else old * seen / (old + seen), 1e-3), old.shape)
+        own = np.broadcast_to(np.asarray(complete_df, float), old.shape)
+        seen = (own + 1) / (own + 3) * own * (1 - lam)
+        df = np.maximum(np.where(np.isinf(own), old, old * seen / (old + seen)), 1e-3)
         fmi = (riv + 2 / (df + 3)) / (riv + 1)
     error = np.sqrt(total)
     half = stats.t.ppf(0.5 + coverage / 2, df) * error

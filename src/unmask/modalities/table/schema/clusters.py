@@ -47,14 +47,9 @@ class Clusters:
         """Rows of each cluster."""
         return np.bincount(self.number)
 
-    @functools.cached_property
-    def first(self) -> np.ndarray:
-        """The first row of each cluster."""
-        return self.order[self.sizes.cumsum() - self.sizes]
-
-    def sums(self, x: np.ndarray) -> np.ndarray:
-        """(clusters, ...) sums of (rows, ...)."""
-        return np.add.reduceat(x[self.order], self.sizes.cumsum() - self.sizes, axis=0)
+    def sums(self, x: np.ndarray, function: np.ufunc = np.add) -> np.ndarray:
+        """(clusters, ...) sums of (rows, ...), or another function than the sum."""
+        return function.reduceat(x[self.order], self.sizes.cumsum() - self.sizes, axis=0)
 
     def means(self, x: np.ndarray) -> np.ndarray:
         """(clusters, columns) means of (rows, columns)."""
@@ -62,11 +57,8 @@ class Clusters:
 
     def of_one_value(self, x: np.ndarray) -> np.ndarray:
         """(clusters,) the value of a column in each cluster; NaN where it has none, or several."""
-        low, high = (
-            np.fmin.reduceat(x[self.order], self.sizes.cumsum() - self.sizes),
-            np.fmax.reduceat(x[self.order], self.sizes.cumsum() - self.sizes),
-        )
-        return np.where(low == high, low, np.nan)
+        low = self.sums(x, np.fmin)
+        return np.where(low == self.sums(x, np.fmax), low, np.nan)
 
     def differing(self, x: np.ndarray) -> tuple[np.ndarray, float]:
         """Clusters in which a column has several values, and in how many it would by chance.
