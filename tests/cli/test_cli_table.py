@@ -391,3 +391,19 @@ def test_options_that_nothing_reads_are_refused(capsys, folder, tmp_path, words,
     assert code == 2
     assert said in err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_format_that_is_not_written_is_told_before_the_work(capsys, folder, tmp_path):
+    """A fit of seconds came first, and then "unknown kind of file"."""
+    t, m = folder / "new.csv", folder / "m"
+    where = ["--rows", 3, "--where", "sex == 'F'"]
+    for words in (
+        ["impute", t],
+        ["impute", t, "--proper", 2],
+        ["synthesize", m, "--rows", 3],
+        ["augment", m, t, *where],
+    ):
+        code, out, error = run(capsys, *words, "--out", tmp_path / "filled")
+        assert (code, out) == (2, "")
+        assert error.startswith(f"unmask: {tmp_path / 'filled'}: unknown kind of file ''"), error
+    assert list(tmp_path.iterdir()) == []

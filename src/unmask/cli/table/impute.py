@@ -286,9 +286,10 @@ def impute_table(
     from unmask.modalities.table.imputation.shift import read_shifts
     from unmask.modalities.table.imputation.uncertainty import write_intervals
     from unmask.modalities.table.pretrain import keep as keep_model
-    from unmask.modalities.table.writing.writers import write_table
+    from unmask.modalities.table.writing.writers import check_format, write_table
 
     coverage, draws, intervals = _check_filling(filling), filling.draws, filling.intervals
+    check_format(out)
     written = numbered(out, draws) if draws else [out]
     check_results([*written, intervals], [table, known.schema if known else None])
     if keep:
@@ -353,8 +354,9 @@ def impute_properly(
     """
     from unmask.modalities.table.imputation.multiple import MultipleImputation
     from unmask.modalities.table.imputation.shift import read_shifts
-    from unmask.modalities.table.writing.writers import write_table
+    from unmask.modalities.table.writing.writers import check_format, write_table
 
+    check_format(out)
     written = numbered(out, proper)
     check_results([*written, fitting.report], [table, fitting.schema])
     if model is None:

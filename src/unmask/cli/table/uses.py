@@ -127,8 +127,9 @@ def generate(
 
 def _drawn(model: str, rows: int, out: str, escape_formulas: bool, **chosen: Any) -> Result:
     from unmask.modalities.table.synthesis.synthesize import synthesize as run
-    from unmask.modalities.table.writing.writers import write_table
+    from unmask.modalities.table.writing.writers import check_format, write_table
 
+    check_format(out)
     check_results([out], [])
     loaded = table_model(model)
     made = run(loaded, rows, warn=False, **chosen)
@@ -152,8 +153,9 @@ def augment(
 ) -> Result:
     """Add synthetic patients to a stratum of the training data."""
     from unmask.modalities.table.synthesis.synthesize import augmented
-    from unmask.modalities.table.writing.writers import write_table
+    from unmask.modalities.table.writing.writers import check_format, write_table
 
+    check_format(out)
     check_results([out], [table])
     loaded = table_model(model)
     frame = reading.read_for(loaded, table)

@@ -21,7 +21,7 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.synthesis.synthesize import synthesize as draw_rows
-from unmask.modalities.table.writing.writers import handed_out, write_table
+from unmask.modalities.table.writing.writers import check_format, handed_out, write_table
 from unmask.training.tracking import console_logger
 
 
@@ -99,6 +99,8 @@ def impute(
         raise UserError("impute: a model, not a table", hint="A model has the verb: unmask.load('model').impute(data).")
     if draws and (out is not None or intervals is not None):
         raise UserError("draws= with out= or intervals=", hint="Several tables are returned as a list: write each.")
+    if out is not None:
+        check_format(out)
     check_results([out, intervals], [data] if isinstance(data, str | Path) else [])
     frame = read_frame(data)
     model = fit_to(frame, console=console, **({} if "settings" in fitting else {"seed": seed}), **fitting)
@@ -158,6 +160,8 @@ def synthesize(
     Raises:
         UserError: what is wrong with the table, or a condition that no row can meet.
     """
+    if out is not None:
+        check_format(out)
     check_results([out], [data] if isinstance(data, str | Path) else [])
     constraints: Sequence[str] = ()
     if _is_model(data):

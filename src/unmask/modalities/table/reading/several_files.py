@@ -117,7 +117,7 @@ def refuse_unlike(found: Mapping[str, Summary | str]) -> None:
         )
 
 
-def frame_to_fit(data: Any, *, seed: int = 0, **reading: str | None) -> Frame:
+def frame_to_fit(data: Any, *, seed: int = 0, **reading: Any) -> Frame:
     """The table that a model is fitted to: the one given, or rows drawn from all files of one (`drawn_frame`).
 
     Args:
@@ -155,7 +155,7 @@ def drawn_frame(
         chosen = np.arange(len(frame))
         chosen = chosen[uniform(seed, number, chosen, Salt.DRAWN_ROW) < rows / about]
         parts.append(
-            (shard, _taken(frame, chosen), np.array([f"{shard.name}:{frame.row_name(i)}" for i in chosen], object))
+            (shard, _taken(frame, chosen), np.array([f"{shard.name}:{frame.row_name(int(i))}" for i in chosen], object))
         )
     refuse_unlike(found)
     out = _joined([part for _, part, _ in parts])
@@ -170,7 +170,7 @@ def drawn_frame(
     return out
 
 
-def _about(path: Path, reading: Mapping[str, str | None]) -> int:
+def _about(path: Path, reading: Mapping[str, Any]) -> int:
     """How many rows a file has, in texts at most: a quick look."""
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet as pq

@@ -266,13 +266,19 @@ FORMULA = re.compile(r"[=@\t\r]|[+-](?![0-9., ]*([eE][+-]?[0-9]+)?\s*$)")
 """What a cell begins with that a spreadsheet takes for a formula, and no number."""
 
 
+def check_format(path: str | Path) -> Path:
+    """A path, if tables are written in the format that it ends in: asked before long work whose result goes there."""
+    path = Path(path)
+    if path.suffix not in WRITTEN:
+        raise UserError(f"{path}: unknown kind of file {path.suffix!r}", hint="Name it .csv, .tsv or .parquet.")
+    return path
+
+
 def write_table(table: Any, path: str | Path, *, escape_formulas: bool = False) -> Path:
     """Write a table as .csv, .tsv or .parquet, whole or not at all. `escape_formulas`: put ' before the texts and names
     of a .csv or .tsv that a spreadsheet would take for formulas (OWASP, "CSV Injection"); without, they are written as
     they are and warned of."""
-    path = Path(path)
-    if path.suffix not in WRITTEN:
-        raise UserError(f"{path}: unknown kind of file {path.suffix!r}", hint="Name it .csv, .tsv or .parquet.")
+    path = check_format(path)
     with written(path) as temporary:
         if path.suffix == ".parquet":
             as_polars(table).write_parquet(temporary)
