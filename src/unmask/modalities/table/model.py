@@ -16,7 +16,7 @@ import torch
 
 from unmask.core.hashing import Salt, hash_keys
 from unmask.elsewhere import FITTING
-from unmask.errors import UserError
+from unmask.errors import UserError, either
 from unmask.evaluation.card import add_card
 from unmask.evaluation.results import PredictedRows
 from unmask.evaluation.shown import Printed, Shown
@@ -179,9 +179,10 @@ class TableModel(FittedTable, Guessed, Printed):
         left_out = [f"warning: {text}" for text in empty_row_notes(frame, empty, "not counted in the fit")]
         groups = None if found.cluster is None else clusters_of(frame, found, found.cluster).number
         if groups is not None:
+            proper = either("--proper 20", "MultipleImputation(20, cluster=...)")
             left_out.append(
-                f"rows of one {found.cluster!r} are held out together; what is filled by this model knows nothing of "
-                "clusters, as multiple imputation does"
+                f"warning: rows of one {found.cluster!r} are held out together, but what this model fills knows "
+                f"nothing of clusters; multiple imputation does: {proper}"
             )
         if empty.any():
             groups = None if groups is None else groups[~empty]
