@@ -91,6 +91,8 @@ def test_draws_are_a_list_of_tables():
     ("call", "words"),
     [
         (lambda m: unmask.impute(m), r"unmask\.load\('model'\)\.impute\(data\)"),
+        (lambda m: unmask.impute("."), r"several files.*\n.*TableModel.fit\(files\).impute_files\(files, 'filled'\)"),
+        (lambda m: unmask.impute(["a.csv", "b.csv"]), "several files, not one table"),
         (lambda m: unmask.impute(cohort(), "f.csv", draws=2), "draws= with out="),
         (lambda m: unmask.impute(cohort(), strategy="median"), "none to choose"),
         (lambda m: unmask.impute(cohort(), stepps=3), "Did you mean 'steps'"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, outside
-from unmask.files import check_results
+from unmask.files import are_files, check_results
 from unmask.guessed import also_called
 from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.evaluation.figures import SyntheticFigures
@@ -22,6 +22,7 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.synthesis.synthesize import synthesize as draw_rows
 from unmask.modalities.table.writing.writers import check_format, handed_out, write_table
+from unmask.registry import is_model
 from unmask.training.tracking import console_logger
 
 
@@ -95,6 +96,9 @@ def impute(
     Raises:
         UserError: naming the row, column and value at fault; a model instead of a table.
     """
+    if are_files(data) and not (isinstance(data, str | Path) and is_model(data)):
+        hint = "unmask.TableModel.fit(files).impute_files(files, 'filled') fills them one by one."
+        raise UserError("impute: several files, not one table in memory", hint=hint)
     if _is_model(data):
         raise UserError("impute: a model, not a table", hint="A model has the verb: unmask.load('model').impute(data).")
     if draws and (out is not None or intervals is not None):
