@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, ch
 from unmask.errors import UserError, first_of
 from unmask.given import no_value
 from unmask.guessed import Guessed, also_called
+from unmask.modalities.table.imputation.censored import drawn_cells, without_censored
 from unmask.modalities.table.imputation.complete import changes, holes
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.under_rules import drawn_under, points_under, unmet
@@ -31,16 +32,17 @@ from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.infer import infer, infer_schema
 from unmask.modalities.table.schema.raw_column import spellings
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column
-from unmask.modalities.table.schema.values import encode, missing_cells
-from unmask.modalities.table.writing.writers import (
+from unmask.modalities.table.schema.values import censored_cells, encode, missing_cells
+from unmask.modalities.table.writing.whole_columns import (
+    Drawn,
     appended,
     as_output,
     chosen,
-    filled_copy,
     is_frame,
     replaced,
     series_of,
 )
+from unmask.modalities.table.writing.writers import filled_copy
 
 
 class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -48,7 +50,8 @@ class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
 
     Takes arrays and pandas, polars and Arrow tables. Returns an array, as scikit-learn's transformers do; after
     `set_output(transform="pandas")` or "polars" a frame with the index, the column order and the column types of the
-    input. Observed cells are returned as they are. A row's result does not depend on the other rows.
+    input. Observed cells are returned as they are; those that are only bounded ("<0.5", "2-4") as numbers inside their
+    intervals. A row's result does not depend on the other rows.
 
     No cell is left empty but those of identifiers (or see `identifiers`), of columns of dates and the like in which
     nothing was ever observed, and of `structural="keep"`.
@@ -248,7 +251,8 @@ class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self, "schema_")
         frame = self._read(X, reset=False)
         missing = self._missing(frame)
-        table = filled_copy(frame, self._changes(frame, missing), self.schema_, list(range(len(frame.names))))
+        found, drawn = self._changes(frame, missing)
+        table = filled_copy(frame, found, self.schema_, list(range(len(frame.names))), drawn)
         for i, c in enumerate(self.schema_.columns):
             if c.kind not in LEFT_OUT and not c.modelled and self.keep_empty_features:
                 table = _filled_empty(table, i)
@@ -259,13 +263,14 @@ class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             table = appended(table, names[-marks.shape[1] :] if marks.shape[1] else [], marks.astype(bool))
         return as_output(table, names, _get_output_config("transform", self)["dense"])
 
-    def _changes(self, frame: Frame, missing: np.ndarray) -> dict[int, tuple[np.ndarray, list[Any]]]:
-        """Column -> (rows, plain values) of what is to be filled."""
+    def _changes(self, frame: Frame, missing: np.ndarray) -> tuple[dict[int, tuple[np.ndarray, list[Any]]], Drawn]:
+        """Column -> (rows, plain values) of what is to be filled; and what cells that are only bounded get."""
         if self.model_ is None:
             empty = [np.flatnonzero(g) for g in missing.T]
-            return {i: (r, [self._only[i][0]] * len(r)) for i, r in enumerate(empty) if len(r) and len(self._only[i])}
+            only = {i: (r, [self._only[i][0]] * len(r)) for i, r in enumerate(empty) if len(r) and len(self._only[i])}
+            return only, {}
         if not len(frame):
-            return {}
+            return {}, {}
         coded = encode(frame, self.schema_, unseen="error" if self.unseen == "error" else "missing")
         for i, x in zip(self.schema_.modelled, coded, strict=True):
             cells, c = frame.columns[i][~missing[:, i]], self.schema_.columns[i]
@@ -277,7 +282,10 @@ class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                     stacklevel=4,
                 )
         known = [*coded, *[np.full(len(frame), np.nan)] * self._outcomes]
-        table, rules = self.model_.table, Rules.of(self.model_.schema)
+        cells = censored_cells(
+            frame, dataclasses.replace(self.schema_, columns=self.model_.schema.columns[: len(self.schema_.columns)])
+        )
+        table, rules = self.model_.table, Rules.of(self.model_.schema).inside(cells, len(frame))
         if self.sample_posterior:
             filled = drawn_under(rules, table, known, seed=self._seed(), member=0)
         else:
@@ -289,12 +297,13 @@ class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         if self.unseen == "keep":
             gaps = [h & missing[:, i] for h, i in zip(gaps, self.schema_.modelled, strict=False)]
         gaps += [np.zeros(len(frame), bool)] * (len(known) - len(gaps))
-        found = changes(self.model_.schema, gaps, filled, rules.touched)
+        drawn = drawn_cells(self.model_.schema, cells, filled)
+        found = changes(self.model_.schema, without_censored(gaps, cells), filled, rules.touched)
         for i, (rows, values) in found.items():
             low, high = (b[i] for b in self._bounds)
             if self.schema_.columns[i].kind in ("numeric", "integer") and (low > -np.inf or high < np.inf):
                 found[i] = rows, [min(max(v, low), high) for v in values]
-        return found
+        return found, drawn
 
     def _missing(self, frame: Frame) -> np.ndarray:
         """(rows, columns) missing cells."""

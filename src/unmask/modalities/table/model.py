@@ -56,7 +56,8 @@ from unmask.modalities.table.schema.values import (
 from unmask.modalities.table.synthesis.disclosure_control import contents, learn_ids, learn_safety
 from unmask.modalities.table.synthesis.survival_outcome import learn_outcome, stored_outcome
 from unmask.modalities.table.synthesis.synthesize import synthesize
-from unmask.modalities.table.writing.writers import handed_out, is_pandas, like_stored, stored_types
+from unmask.modalities.table.writing.whole_columns import is_pandas
+from unmask.modalities.table.writing.writers import handed_out, like_stored, stored_types
 from unmask.training.settings import TrainSettings, settings_from
 from unmask.writing import brought_to_an_end, written_folder
 

@@ -1,6 +1,10 @@
 """Cells that are only bounded: drawn inside their intervals, part of every regression, written as asked."""
 
+import json
+import shutil
+import subprocess
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,10 +12,12 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from unmask import MultipleImputation
+from unmask import MaskedImputer, MultipleImputation
+from unmask.cli import main
 from unmask.errors import UserError
 from unmask.modalities.table.imputation.censored import started
 from unmask.modalities.table.imputation.censored_regression import (
+    censored_fits,
     censored_scale,
     draw_between,
     share_between,
@@ -20,6 +26,7 @@ from unmask.modalities.table.imputation.censored_regression import (
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.schema.censored import Censored
 
+IN_R = Path(__file__).parent / "in_r"
 LIMIT = 0.8
 
 
@@ -84,6 +91,43 @@ def test_the_scale_and_its_regression_are_those_of_the_column_before_it_was_cut(
         assert np.allclose([found.beta[0] + unit, found.beta[1], found.sigma], [0.3, 0.5, 0.7], atol=0.05)
         drawn = draw_between(found.beta[0] + found.beta[1] * z[rows], found.sigma, scale, cells, rng)
         assert stats.ks_2samp(drawn, x[rows]).pvalue > 1e-3
+
+
+def cut_table() -> pd.DataFrame:
+    """150 rows: a third below a limit, some above another, some between two numbers, the others as they are."""
+    rng = np.random.RandomState(5)  # its numbers never change
+    z = rng.normal(size=150)
+    x = np.exp(0.4 * z + 0.8 * rng.normal(size=150)).round(6)
+    low, high = x.copy(), x.copy()
+    wide, below, above = rng.uniform(size=150) < 0.15, x < 0.6, x > 3
+    low[wide], high[wide] = 0.8 * x[wide], 1.5 * x[wide]
+    low[below], high[below], low[above], high[above] = -np.inf, 0.6, 3, np.inf
+    return pd.DataFrame({"z": z.round(6), "low": low.round(6), "high": high.round(6)})
+
+
+def test_censored_regressions_are_those_of_survreg():
+    table, figures = cut_table(), json.loads((IN_R / "censored.json").read_text())
+    x = np.column_stack([np.ones(150), table.z])
+    rows = np.flatnonzero(table.low != table.high)
+    low, high = table.low.to_numpy(), table.high.to_numpy()
+    start = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.where(np.isfinite(low), low, high))
+    for name, floor in (("own", -np.inf), ("log", 5e-324)):
+        cells = Censored(rows=rows, low=np.maximum(low[rows], floor), high=high[rows], digits=None)
+        fits = censored_fits(x, start, cells, np.ones(150, bool))
+        found = next(f for f in fits if (f.scale is None) == (name == "own") and getattr(f.scale, "power", 0) == 0)
+        unit = np.log(found.scale.unit) if found.scale else 0.0
+        slope = found.scale.log_slope(np.delete(start, rows)).sum() if found.scale else 0.0
+        ours = [found.beta[0] + unit, found.beta[1], found.sigma, found.height - slope]
+        np.testing.assert_allclose(ours, figures[name], rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="no R")
+def test_the_figures_are_those_of_r(tmp_path):
+    cut_table().to_csv(tmp_path / "t.csv", index=False)
+    subprocess.run(["Rscript", IN_R / "censored.R", tmp_path / "t.csv", tmp_path / "f.json"], check=True)
+    again, figures = (json.loads(p.read_text()) for p in (tmp_path / "f.json", IN_R / "censored.json"))
+    for name, values in figures.items():
+        np.testing.assert_allclose(again[name], values, rtol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["left", "right", "between"])
@@ -177,11 +221,11 @@ def test_values_at_the_precision_of_the_column():
 
 def test_a_shift_moves_no_cell_out_of_its_interval_and_rules_hold_too():
     table, _ = cohort(150, holes=0.1)
-    table["most"] = [repr(float(v)) for v in np.random.default_rng(0).uniform(0.5, 0.7, 150)]
-    schema = {"constraints": ["x <= 9000"]} if False else {}
+    table["most"] = np.where(table.x.fillna("").str.startswith("<"), 0.4, 900.0)
+    schema = {"constraints": ["x <= most"]}
     done = MultipleImputation(2, rounds=2, shift={"x": 100.0}, schema=schema).fit(table)
     own, none = table.x.fillna("").str.startswith("<"), table.x.isna()
-    assert (done[0].x[own] < LIMIT).all()
+    assert (done[0].x[own] <= 0.4).all()
     assert done[0].x[none].mean() > 90
 
 
@@ -202,6 +246,52 @@ def test_a_model_draws_them_inside_and_leaves_them_in_a_table_of_best_values():
     assert draws[0].x[own].std() > 0.5 * x[own].std()
     assert (kept.x[own] == table.x[own]).all()
     assert any("drawn inside their intervals" in note for note in model.facts["notes"])
+
+
+def test_a_transformer_gives_numbers():
+    table, _ = cohort(120, holes=0.1)
+    own = table.x.fillna("").str.startswith("<")
+    imputer = MaskedImputer(steps=0).set_output(transform="pandas")
+    for posterior in (False, True):
+        found = imputer.set_params(sample_posterior=posterior).fit_transform(table)
+        assert found.x.dtype == np.float64
+        assert ((found.x[own] > 0) & (found.x[own] < LIMIT)).all()
+        assert not found.x.isna().any()
+
+
+def test_where_nothing_draws_them_they_are_refused():
+    table, _ = cohort(120)
+    clustered = table.assign(centre=np.repeat([f"c{v}" for v in range(24)], 5))
+    with pytest.raises(UserError, match=r"'x': 55 cells below 0.8, and clusters(.|\n)*limits = "):
+        MultipleImputation(2, cluster="centre").fit(clustered)
+    counts = pd.DataFrame({"n": [f"<{3}" if v < 3 else str(v) for v in range(30)], "z": np.arange(30) % 7})
+    with pytest.raises(UserError, match="'n': 3 cells below 3, and an outcome of family poisson"):
+        MultipleImputation(2, formula="n ~ z", family="poisson").fit(counts)
+    pair = {"time": np.arange(1.0, 41), "event": [0, 1] * 20, "z": np.arange(40)}
+    with pytest.raises(UserError, match="lod or uloq of a follow-up time"):
+        MultipleImputation(2, schema={"columns": {"time": {"lod": 3}}}, duration="time", event="event").fit(pair)
+
+
+def test_the_command_writes_what_is_asked_and_nothing_where_a_cell_is_wrong(tmp_path):
+    table, _ = cohort(80, holes=0.1)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    own = table.x.fillna("").str.startswith("<").to_numpy()
+
+    def run(table, out, *options):
+        try:
+            main(["impute", str(tmp_path / table), "--out", str(tmp_path / out), *options])
+        except SystemExit as stop:
+            return stop.code or 0
+        return 0
+
+    assert run("t.csv", "f.csv", "--proper", "2", "--rounds", "2") == 0
+    drawn = pd.read_csv(tmp_path / "f-1.csv")
+    assert (drawn.x[own] < LIMIT).all()
+    assert run("t.csv", "k.csv") == 0
+    assert (pd.read_csv(tmp_path / "k.csv").x[own] == table.x[own]).all()
+    table.assign(x=table.x.replace(f"<{LIMIT}", "4-2")).to_csv(tmp_path / "bad.csv", index=False)
+    assert run("bad.csv", "no.csv", "--proper", "2") == 2
+    assert not list(tmp_path.glob("no*"))
 
 
 def test_what_is_no_choice_is_refused():

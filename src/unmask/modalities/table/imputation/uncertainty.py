@@ -17,7 +17,7 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import cell_texts, decode, typed_levels
-from unmask.modalities.table.writing.writers import is_pandas
+from unmask.modalities.table.writing.whole_columns import is_pandas
 from unmask.writing import written
 
 FIELDS = ("row", "column", "value", "low", "high", "probability", "probabilities")

@@ -80,7 +80,7 @@ def counted(low: np.ndarray, high: np.ndarray, counts: np.ndarray) -> str:
     """How many cells lie below a limit, above one, between two."""
     above = high == np.inf
     below = (low <= LEAST) & ~above
-    parts = []
+    parts: list[str] = []
     for here, word, ends in ((below, "below", high), (above, "above", low), (~below & ~above, "between", None)):
         if here.any():
             named = [] if ends is None else [f"{end:g}" for end in (ends[here].min(), ends[here].max())]

@@ -322,7 +322,8 @@ def _described(
         numbers, _ = days(raw[~missing], c.format or "")
     elif c.kind in ("numeric", "integer"):
         numbers, _ = measured(raw[~missing], frame.spellings[i].marks, c.limits, c.suffixes)
-    numbers = numbers[np.isfinite(numbers)]
+    beyond = (numbers <= (-np.inf if c.lod is None else c.lod)) | (numbers >= (np.inf if c.uloq is None else c.uloq))
+    numbers = numbers[np.isfinite(numbers) & ~beyond]
     bins, edges = np.histogram(numbers, bins=min(20, max(1, len(np.unique(numbers)))))
     ends = cell_texts(decode(np.array([numbers.min(), numbers.max()]), c), c) if len(numbers) else [None, None]
     hidden = c.kind in LEFT_OUT

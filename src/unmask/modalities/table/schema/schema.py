@@ -116,6 +116,10 @@ class Schema:
 
     def __post_init__(self) -> None:
         for c in self.columns:
+            if c.name in (self.duration, self.entry) and (c.lod, c.uloq) != (None, None):
+                raise UserError(
+                    f"column {c.name!r}: lod or uloq of a follow-up time", hint="Times end at an event or censoring."
+                )
             if c.structural is None:
                 continue
             other, level = c.structural

@@ -29,7 +29,8 @@ from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import decode, in_order, with_added
 from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids
 from unmask.modalities.table.synthesis.sampling import RowSampler
-from unmask.modalities.table.writing.writers import as_polars, handed_out, is_frame, new_table, rows_below
+from unmask.modalities.table.writing.whole_columns import is_frame
+from unmask.modalities.table.writing.writers import as_polars, handed_out, new_table, rows_below
 
 SUPPORT = 20
 """Conditions met by fewer training rows than this are said to be extrapolation."""

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.table.writing.writers import as_polars, is_pandas
+from unmask.modalities.table.writing.whole_columns import is_pandas
+from unmask.modalities.table.writing.writers import as_polars
 
 
 def below_each_other(tables: Sequence[Any], numbers: Sequence[int]) -> Any:
