@@ -109,10 +109,11 @@ def check_censored(choice: str) -> None:
 
 
 def check_possible(schema: Schema, cells: Mapping[int, Censored], formula: Formula | None, cluster: str | None) -> None:
-    """Refuse censored cells where nothing draws them: in rows of clusters, and in an outcome that is not normal."""
+    """Refuse censored cells where nothing draws them: in rows of clusters, and in an outcome that is neither normal nor
+    a follow-up time."""
     place = next(iter(cells), None)
     if formula is not None and formula.family != "ols":
-        place = next((p for p in cells if p in formula.outcome), None)
+        place = next((p for p in cells if p in formula.outcome and not formula.survival), None)
     elif cluster is None:
         return
     if place is not None:

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.families import Response, drawn_cause
 from unmask.modalities.table.imputation.regressions import draw_level, draw_shares
 from unmask.modalities.table.survival.estimators import Hazard
 
 GRID = 256
 """Rows whose missing follow-up is drawn at once."""
+KNOTS = 21
+"""Of the baseline hazard of times that are known to lie in an interval."""
 
 
 def draw_follow_up(
@@ -72,9 +75,10 @@ def draw_within(
     before: dict[int, np.ndarray],
 ) -> None:
     """Draw times that are known to lie in an interval (interval censoring), in place, given the event: data
-    augmentation (Tanner & Wong 1987; of interval-censored times Pan 2000). What the hazard grows by at one time is
-    spread evenly over the time since the one before, so that draws are no copies of each other. Where follow-up ended
-    without an event at a time that is only known to be late enough, it ended then.
+    augmentation (Tanner & Wong 1987; of interval-censored times Pan 2000). The baseline hazard is constant between
+    knots, the quantiles of the ends of the intervals: where it grows inside of one follows from the others alone, and
+    its jumps at the times drawn before would draw the next ones to themselves. Where follow-up ended without an event
+    at a time that is only known to be late enough, it ended then.
 
     Args:
         rows, ends: (cells,) and the least and greatest time of each.
@@ -83,23 +87,29 @@ def draw_within(
     time, event = r.y, r.event
     low = np.maximum(ends[0], 0.0 if r.entry is None else r.entry[rows])
     hazards = hazards or {k: drawn_cause(z, r, use, k, rng, before) for k in range(1, r.causes + 1)}
-    parts = [*hazards.items(), (0, drawn_cause(z, r, use, 0, rng, before))]
-    for number, (kind, found) in enumerate(parts):
-        own = event[rows] == kind
-        some, first, last = rows[own], low[own], ends[1][own]
-        since = np.r_[0.0, found.at][: len(found.at)]
-        for start in range(0, len(some), GRID):
-            part = slice(start, start + GRID)
-            begin, end = np.maximum(since, first[part, None]), np.minimum(found.at, last[part, None])
-            share = np.maximum(end - begin, 0) / np.maximum(found.at - since, 1e-300)
-            mass = share * _mass(number, parts, z[some[part]])
-            known = mass.sum(1) > 0
-            u, v = rng.random((2, len(mass)))
-            drawn = first[part] + u * np.where(np.isfinite(last[part]), last[part] - first[part], 0.0)
-            if known.any():
-                at = np.flatnonzero(known), draw_level(np.log(np.maximum(mass[known], 1e-300)), v[known])
-                drawn[known] = begin[at] + u[known] * (end[at] - begin[at])
-            time[some[part]] = np.where((kind == 0) & ~np.isfinite(last[part]), first[part], drawn)
+    finite = np.concatenate(ends)[np.isfinite(np.concatenate(ends))]
+    knots = np.quantile(finite, np.linspace(0, 1, KNOTS), method="nearest")
+    knots = np.unique(np.r_[knots[knots > 0], time[use].max()])
+    knots = np.r_[0.0, knots]
+    since, length = knots[:-1], np.diff(knots)
+    kinds = [*hazards.items(), (0, drawn_cause(z, r, use, 0, rng, before))]
+    grown = {k: np.diff(step_values(h.at, np.cumsum(h.jump), knots, start=0.0)) for k, h in kinds}
+    for start in range(0, len(rows), GRID):
+        part = slice(start, start + GRID)
+        some, first, last = rows[part], low[part], ends[1][part]
+        every = {k: h.risk(z[some])[:, None] * grown[k] for k, h in kinds}
+        total = np.maximum(sum(every.values()), 1e-12)
+        own = np.select([event[some, None] == k for k in every], list(every.values()))
+        begin, end = (np.clip((x[:, None] - since) / length, 0, 1) for x in (first, last))
+        reach = -np.expm1(-total * np.maximum(end - begin, 0))
+        mass = np.exp(total - np.cumsum(total, 1) - total * begin) * own / total * reach
+        u, v = rng.random((2, len(some)))
+        drawn = first + u * np.where(np.isfinite(last), last - first, 0.0)
+        known = np.flatnonzero(mass.sum(1) > 0)
+        if len(known):
+            at = known, draw_level(np.log(np.maximum(mass[known], 1e-300)), v[known])
+            drawn[known] = since[at[1]] + length[at[1]] * (begin[at] - np.log1p(-u[known] * reach[at]) / total[at])
+        time[some] = np.where((event[some] == 0) & ~np.isfinite(last), first, drawn)
 
 
 def _mass(number: int, parts: Sequence[tuple[int, Hazard]], z: np.ndarray) -> np.ndarray:

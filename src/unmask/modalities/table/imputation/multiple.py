@@ -216,8 +216,10 @@ class MultipleImputation(CompletedTables):
             raise UserError(f"{option('slopes')} without {option('cluster')}", hint="Name whose slopes differ.")
         self.clusters_ = None if schema.cluster is None else clusters_of(frame, schema, schema.cluster)
         if self.clusters_ is None:
+            timed = schema.place(schema.duration) if schema.duration else -1  # a bounded time is not missing
+            known = [self._start[p] if p == timed else x for p, x in enumerate(columns)]
             self.formula_ = agreed_analysis(
-                self.formula, schema, columns, **analysed, note=self._note, row_name=frame.row_name
+                self.formula, schema, known, **analysed, note=self._note, row_name=frame.row_name
             )
         else:
             self.formula_ = None

@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.imputation.censored_regression import draw_between, share_between, truncated_normal
 from unmask.modalities.table.imputation.chained import FEW, START, Chain, CompletedColumns, DrawPlan
-from unmask.modalities.table.imputation.follow_up import draw_follow_up
+from unmask.modalities.table.imputation.follow_up import draw_follow_up, draw_within
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear
 from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale, written
@@ -128,7 +128,12 @@ class Substantive:
         now[place][rows] = self.law.sample(eta, rows)
 
     def draw_bounded(self, now: list[np.ndarray], cells: Censored, rng: np.random.Generator) -> None:
-        """Draw the cells of a normal outcome that are only bounded, in place, under the analysis."""
+        """Draw the cells of a normal outcome, or of follow-up times, that are only bounded, in place, under the
+        analysis."""
+        if self.formula.survival:
+            z, r, hazards = self._standardised(now)[0], self.formula.response(now), self.law.hazards
+            draw_within(z, r, hazards, cells.rows, cells.ends, self.seen, rng, self._before)
+            return
         place, rows = self.formula.outcome[0], cells.rows
         with np.errstate(all="ignore"):
             eta = np.nan_to_num(self.formula.design([x[rows] for x in now])) @ self.weight + self.offset

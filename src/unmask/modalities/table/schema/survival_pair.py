@@ -14,6 +14,7 @@ from unmask.given import natural
 from unmask.modalities.table.reading.decimal_marks import Marks
 from unmask.modalities.table.reading.findings import Finding
 from unmask.modalities.table.reading.parse import is_missing, measured, text_of
+from unmask.modalities.table.schema.censored import ends_of
 from unmask.modalities.table.schema.schema import Column, Schema
 
 DURATIONS = ("time", "duration", "futime", "survival_time", "followup")
@@ -46,7 +47,10 @@ UNCLEAR = {level for coding in (*YES_NO, ("1", "2")) for level in coding}
 CENSORED = ("censored", "no event", "event-free", "event free")
 """Where one of these is a level, all others are causes of the event."""
 MOST_CAUSES = 9
-_NUMBERS, _BEFORE = "Follow-up times are numbers, 0 or more.", "Rows enter before their follow-up ends."
+_NUMBERS, _BEFORE = (
+    "Follow-up times are numbers, 0 or more, or intervals such as 2-4.",
+    "Rows enter before their follow-up ends.",
+)
 SHOWN = 50
 """Bad rows named in one error."""
 
@@ -283,12 +287,16 @@ class RawTable:
         return is_missing(self.columns[number], (*self.schema.missing, *self.schema.columns[number].missing))
 
     def numbers(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """A column's values as numbers, NaN where missing, and which are none."""
+        """A column's values as numbers, NaN where missing, and which are none. A cell that is only bounded ("2-4") has
+        its upper end."""
         raw, missing, column = self.columns[number], self.empty(number), self.schema.columns[number]
         out, bad = np.full(len(raw), np.nan), np.zeros(len(raw), bool)
         suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
         out[~missing], bad[~missing] = measured(raw[~missing], self.marks[number], column.limits, suffixes)
-        return out, bad
+        low, high = ends_of(raw, out, bad, self.marks[number], suffixes)
+        inside = low <= high
+        out[inside] = np.where(np.isfinite(high), high, low)[inside]
+        return out, bad & ~inside
 
     def levels(self, number: int) -> list[str]:
         return sorted({text_of(v) for v in self.columns[number][~self.empty(number)]}, key=natural)
