@@ -175,7 +175,8 @@ def test_a_censored_outcome(formula):
     w = 1 + table.y + 0.5 * table.z + rng.normal(size=500)
     limit = float(np.quantile(w, 0.4))
     table = pd.DataFrame({"w": [f"<{limit}" if v < limit else repr(float(v)) for v in w], "y": table.y, "z": table.z})
-    done = MultipleImputation(8, formula=formula).fit(table)
+    low = {"columns": {"w": {"low": -100}}}  # it goes below 0, which no number in the table tells
+    done = MultipleImputation(8, formula=formula, schema=low).fit(table)
     estimate = done.pool("w ~ y + z").estimate
     full = np.linalg.lstsq(np.column_stack([np.ones(500), table.y, table.z]), w, rcond=None)[0]
     assert np.abs(estimate - full).max() < 0.1
@@ -303,6 +304,15 @@ def test_what_is_no_choice_is_refused():
 
 def test_a_table_that_has_no_such_cell_starts_from_nothing():
     columns = [np.array([1.0, np.nan])]
-    out, cells, scales = started(None, columns, {}, np.random.default_rng(0))
+    out, scales = started(columns, {}, np.random.default_rng(0))
     assert np.array_equal(out[0], columns[0], equal_nan=True)
-    assert (cells, scales) == ({}, {})
+    assert scales == {}
+
+
+def test_nothing_is_drawn_below_0_where_no_number_is():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 3, 200)
+    table = pd.DataFrame({"x": ["<0.5" if v < 0.5 else f"{v:.2f}" for v in x], "z": rng.normal(size=200)})
+    done = MultipleImputation(3, rounds=2).fit(table)
+    assert min(one.x.min() for one in done) > 0
+    assert any("they go down to 0" in note for note in done.notes_)

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from unmask.errors import UserError, option
-from unmask.modalities.table.imputation.censored_regression import EVIDENCE, censored_fits, censored_scale, draw_between
+from unmask.modalities.table.imputation.censored_regression import censored_fits, censored_scale, draw_between
 from unmask.modalities.table.imputation.chained import Chain, DrawPlan
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.methods import choose_methods
 from unmask.modalities.table.imputation.scales import MonotoneScale
 from unmask.modalities.table.reading.findings import setting
-from unmask.modalities.table.schema.censored import LEAST, Censored
+from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.schema.schema import Schema
 
 ROUNDS = 5
@@ -22,31 +22,21 @@ ROUNDS = 5
 
 
 def started(
-    schema: Schema, columns: Sequence[np.ndarray], cells: Mapping[int, Censored], rng: np.random.Generator
-) -> tuple[list[np.ndarray], dict[int, Censored], dict[int, MonotoneScale]]:
-    """Columns whose censored cells have values drawn from the column's own censored normal distribution, the cells, and
-    the scales of these distributions.
-
-    A column without a number below 0 is taken to have none, unless a normal distribution that goes below is clearly
-    likelier: of what is below its limit nothing else tells.
-    """
-    out, scales, settled = [x.copy() for x in columns], {}, {}
+    columns: Sequence[np.ndarray], cells: Mapping[int, Censored], rng: np.random.Generator
+) -> tuple[list[np.ndarray], dict[int, MonotoneScale]]:
+    """Columns whose censored cells have values drawn from the column's own censored normal distribution, and the scales
+    of these distributions."""
+    out, scales = [x.copy() for x in columns], {}
     for place, own in cells.items():
         seen = ~np.isnan(columns[place])
         out[place][own.rows] = np.clip(np.median(columns[place][seen]) if seen.any() else 0.0, *own.ends)
         use = ~np.isnan(out[place])
-        alone = np.ones((int(use.sum()), 1))
-        found = censored_scale(alone, out[place], own, use)
-        free = replace(own, low=np.where(own.low == LEAST, -np.inf, own.low))
-        if schema.column(place).bounds[0] == -np.inf and (free.low < own.low).any():
-            other = censored_scale(alone, out[place], free, use)
-            own, found = (free, other) if other.height > found.height + EVIDENCE else (own, found)
-        settled[place] = own
+        found = censored_scale(np.ones((int(use.sum()), 1)), out[place], own, use)
         if found.scale is not None:
             scales[place] = found.scale
         mean = np.full(len(own.rows), found.beta[0])
         out[place][own.rows] = draw_between(mean, found.sigma, found.scale, own, rng)
-    return out, settled, scales
+    return out, scales
 
 
 def settle_scales(plan: DrawPlan, chain: Chain) -> None:
@@ -82,20 +72,20 @@ def with_drawn(
     """
     number, rng = np.cumsum(rows) - 1, np.random.default_rng([seed, 0, 4])
     own = {p: replace(c, rows=number[c.rows]) for p, c in cells.items()}
-    now, own, scales = started(schema, columns, own, rng)
+    now, scales = started(columns, own, rng)
     plan = DrawPlan(columns=now, sizes=schema.sizes, schema=schema, scales=scales, censored=own)
     choose_methods(plan, None, rng)
     settle_scales(plan, Chain(plan, rng))
     drawn = Chain(plan, rng).run(ROUNDS).columns
     out = [np.where(np.isnan(x) & ~empty, new, x) for x, empty, new in zip(columns, plan.missing, drawn, strict=True)]
     wide = list(schema.columns)
-    for p in own:
-        c, values = (
-            schema.column(p),
-            [*out[p][own[p].rows], *(v for v in (schema.column(p).low, schema.column(p).high) if v is not None)],
-        )
-        learnt = {"low": float(min(values)), "high": float(max(values))}
-        wide[schema.modelled[p]] = replace(c, **{k: v for k, v in learnt.items() if k not in (c.given or ())})
+    for p, cell in own.items():
+        c, values = schema.column(p), out[p][cell.rows]
+        ends = [(values.min(), np.minimum, c.low), (values.max(), np.maximum, c.high)]
+        low, high = (float(value if end is None else of(value, end)) for value, of, end in ends)
+        given = c.given or ()
+        new = replace(c, low=c.low if "low" in given else low, high=c.high if "high" in given else high)
+        wide[schema.modelled[p]] = new
     return replace(schema, columns=tuple(wide)), out
 
 

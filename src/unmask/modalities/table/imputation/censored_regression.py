@@ -22,7 +22,7 @@ from unmask.modalities.table.schema.censored import Censored
 STEPS = 60
 """Of the EM algorithm, for one scale."""
 EVIDENCE = 2.0
-"""Difference of log-likelihoods from which on data speak for a scale, or for numbers below 0."""
+"""Difference of log-likelihoods from which on data speak for another power than the logarithm."""
 INNER = 3
 """Draws of parameters and censored cells of a column per turn: they depend on each other more than on other columns."""
 

@@ -257,7 +257,8 @@ class _Latent:
     def values(self, z: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(values, log-likelihoods) at standard normal numbers, each for one of the missing rows."""
         if self.ends is not None:
-            z = truncated_normal(*self._cut(which), ndtr(z))
+            low, high = self._cut(which)
+            z = truncated_normal(low, high, ndtr(z))
             x = np.clip(self._on_own(self.mean[which] + self.sigma * z), self.ends[0][which], self.ends[1][which])
         elif self.spike is None:
             x = self._on_own(self.mean[which] + self.sigma * z)
@@ -282,7 +283,8 @@ class _Latent:
         """Standard normal numbers that values come from: of the single value any of its own."""
         z = ((x if self.scale is None else self.scale.to(x)) - self.mean[which]) / self.sigma
         if self.ends is not None:
-            return ndtri(share_between(*self._cut(which), z))
+            low, high = self._cut(which)
+            return ndtri(share_between(low, high, z))
         if self.spike is None:
             return z
         share = self.share[which]

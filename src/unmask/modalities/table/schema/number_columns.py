@@ -62,7 +62,10 @@ def _censored(c: RawColumn) -> list[float]:
             c.error("interval", wrong, hint, c.values[here])
     c.bad, c.number = c.bad & ~inside, np.where(inside, np.nan, c.number)
     where = counted(c.low[inside], c.high[inside], c.counts[inside])
-    c.note("censored", f"{c.name!r}: {where}: known to lie there and no more (censored)")
+    numbers = [*c.number[~c.bad & ~np.isnan(c.number)], *c.high[inside]]
+    floor = "low" not in c.given and bool((c.low == -np.inf).any()) and min(numbers) >= 0
+    down = '; as no number is below 0 they go down to 0, unless "low" of the column says how far' if floor else ""
+    c.note("censored", f"{c.name!r}: {where}: known to lie there and no more (censored){down}")
     ends = np.concatenate([c.low[inside], c.high[inside]])
     return [float(f"{end:.12g}") for end in ends[np.isfinite(ends)]]
 
