@@ -260,6 +260,11 @@ def training_folder(out: Path) -> Path:
     return out.with_name(f".{out.name}.training")
 
 
+def filling_folder(out: Path) -> Path:
+    """Where the filled files of a table lie until all are there and stand in `out`."""
+    return out.absolute().with_name(f".{out.absolute().name}.filling")
+
+
 def replace_folder(new: Path, folder: Path) -> None:
     """A folder that is written whole takes the place of another, which stands beside it as NAME.replaced for the moment
     between two renames."""

@@ -128,6 +128,7 @@ def test_a_demo_that_is_stopped_does_not_go_on(monkeypatch, capsys):
         ("pretrain text T --out run", "run/checkpoints", "kept; to go on: unmask pretrain text T --out run --resume"),
         ("finetune tag M T --out=run", ".run.training/checkpoints", "unmask finetune tag M T --out=run --resume"),
         ("prepare text T --out run", "run", "what is done is kept; to go on: unmask prepare text T --out run\n"),
+        ("impute M T --out run", ".run.filling", "what is done is kept; to go on: unmask impute M T --out run\n"),
         ("impute M T --out run", "", "what it had begun to write is removed"),
     ],
 )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 from unmask.errors import UserError, suggest
 from unmask.files import json_text
 from unmask.progress import counted, reporting_to
-from unmask.writing import first_of_all, training_folder
+from unmask.writing import filling_folder, first_of_all, training_folder
 
 T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -101,7 +101,7 @@ def left_behind() -> str:
     for out in (Path(value) for name, value in itertools.pairwise(parts) if name == "--out"):
         if any((place / "checkpoints").is_dir() for place in (out, training_folder(out))):
             return f"its last checkpoint is kept; {continued()}"
-        if _words[0] == "prepare" and out.is_dir():
+        if (_words[0] == "prepare" and out.is_dir()) or (_words[0] == "impute" and filling_folder(out).is_dir()):
             return f"what is done is kept; to go on: unmask {shlex.join(_words)}"
     return "what it had begun to write is removed"
 

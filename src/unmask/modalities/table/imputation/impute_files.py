@@ -31,7 +31,7 @@ from unmask.modalities.table.reading.several_files import Shard, Summary, refuse
 from unmask.modalities.table.writing.writers import WRITTEN, write_table
 from unmask.progress import counted
 from unmask.version import __version__
-from unmask.writing import check_absent, remove, replace_folder, replace_json
+from unmask.writing import check_absent, filling_folder, remove, replace_folder, replace_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ def impute_files(
     drawing = {"draws": draws, "seed": seed, "shift": shift}
     reading = {"decimal": decimal, "encoding": encoding, "sheet": sheet}
     key = _key(model, shards, [filling, drawing, reading, escape_formulas])
-    folder = out.absolute().with_name(f".{out.absolute().name}.filling")
+    folder = filling_folder(out)
     staged = [p.name for p in folder.iterdir()] if (folder / PLAN).exists() else []
     own = sorted({*staged, *(Path(name).parts[0] for name in results)} - {PLAN})
     notes: list[str] = []
