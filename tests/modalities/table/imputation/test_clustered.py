@@ -345,6 +345,7 @@ def test_errors_that_are_robust_to_clusters_are_those_of_r(figures):
     for found, key in (
         (done.pool("y ~ x + region", cluster="centre"), "ols"),
         (done.pool("ill ~ x + region", cluster="centre"), "logit"),
+        (done.pool("days ~ x + region", family="poisson", cluster="centre"), "poisson"),
         (done.pool_cox(["x", "region"], cluster="centre"), "cox"),
         (completed("start").pool_cox(["x", "region"], cluster="centre"), "late"),
         (done.validate("x"), "c_index"),
@@ -384,6 +385,8 @@ def test_an_analysis_that_forgets_the_clusters_is_warned_of(done):
         done.pool("y ~ x + (1 | centre)", cluster="centre")
     with pytest.raises(UserError, match="Leave the penalty out"):
         done.pool("region ~ x", cluster="centre", firth=True)
+    with pytest.raises(UserError, match="Proportional odds"):
+        done.pool("grade ~ x", cluster="centre")
 
 
 def test_random_effects_that_imputation_did_not_keep_are_warned_of():
@@ -402,3 +405,16 @@ def test_mixed_models_of_statsmodels_are_pooled_by_their_fixed_effects(done):
         return SimpleNamespace(fe_params=fixed, bse_fe=fixed * 0 + 0.1, params=every, bse=every, df_resid=200)
 
     assert done.pool(analyse).names == ("Intercept", "x")
+
+
+def test_of_a_survival_pair_the_event_and_the_hazards_predict_in_two_levels():
+    whole = followed().assign(region=lambda t: t["region"].where(t["centre"] > 3))
+    rng = np.random.default_rng(0)
+    whole["cause"] = np.where(whole["ill"] == 0, "none", np.where(rng.random(len(whole)) < 0.5, "stroke", "cancer"))
+    part = whole.drop(columns=["ill", "start"]).assign(x=whole["x"].where(rng.random(len(whole)) < 0.8))
+    how = {"duration": "days", "event": "cause", "event_level": ["stroke", "cancer"]}
+    with pytest.warns(UserWarning, match="with clusters, covariates are not drawn to agree with a Cox regression"):
+        done = MultipleImputation(2, cluster="centre", rounds=2, **how).fit(part)
+    assert not done[0].isna().any().any()
+    assert (done[0].groupby("centre")["region"].nunique() == 1).all()
+    assert done.pool_cox("x", cause="stroke", cluster="centre").df[0] < 20

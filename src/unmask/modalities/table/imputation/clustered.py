@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
-from unmask.modalities.table.imputation.chained import Chain, DrawPlan, Regressors, association
+from unmask.modalities.table.imputation.chained import Chain, DrawPlan, association
 from unmask.modalities.table.imputation.mixed_models import GroupedRows, LatentModel, MixedModel
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear
 from unmask.modalities.table.imputation.scales import DISTINCT, MonotoneScale, best_scale, spike
@@ -82,7 +82,7 @@ class ClusteredPlan(DrawPlan):
         regressors between clusters, these means and columns of level two, than the number of clusters allows."""
         super().select()
         self.contextual = {}
-        table = Regressors(self.columns, self.sizes, self.start(np.random.default_rng(0)))
+        table = self.regressors(self.start(np.random.default_rng(0)))
         owner = np.array([-1, *table.owner])
         upper = np.isin(owner, list(self.level_two))
         for place in self.order:

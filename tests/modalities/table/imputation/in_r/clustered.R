@@ -18,6 +18,8 @@ x <- model.matrix(ols)
 ols_error <- robust(ols, solve(crossprod(x)), x * residuals(ols), t$centre, (nrow(x) - 1) / (nrow(x) - ncol(x)))
 logit <- glm(ill ~ x + region, binomial, t, control = glm.control(epsilon = 1e-14))
 logit_error <- robust(logit, vcov(logit), model.matrix(logit) * (logit$y - fitted(logit)), t$centre, 1)
+counts <- glm(days ~ x + region, poisson, t, control = glm.control(epsilon = 1e-14))
+counts_error <- robust(counts, vcov(counts), model.matrix(counts) * (counts$y - fitted(counts)), t$centre, 1)
 cox <- coxph(Surv(days, ill) ~ x + region, t, cluster = centre, control = coxph.control(eps = 1e-12))
 late <- coxph(Surv(start, days, ill) ~ x + region, t, cluster = centre, control = coxph.control(eps = 1e-12))
 c_index <- concordance(Surv(days, ill) ~ x, t, reverse = TRUE, cluster = t$centre)
@@ -36,6 +38,7 @@ figures <- list(
   intercept = c(show(fixef(intercept), of(intercept)), list(variances = variances(intercept))),
   slopes = c(show(fixef(slopes), of(slopes)), list(variances = variances(slopes))),
   ols = show(coef(ols), ols_error), logit = show(coef(logit), logit_error),
+  poisson = show(coef(counts), counts_error),
   cox = show(coef(cox), sqrt(diag(vcov(cox)))), late = show(coef(late), sqrt(diag(vcov(late)))),
   c_index = show(c_index$concordance, sqrt(c_index$var)))
 writeLines(jsonlite_free(figures), arguments[2])
