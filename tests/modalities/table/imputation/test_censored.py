@@ -260,11 +260,38 @@ def test_a_transformer_gives_numbers():
         assert not found.x.isna().any()
 
 
+def test_in_rows_of_clusters_they_are_drawn_from_the_mixed_model():
+    rng = np.random.default_rng(1)
+    centre = np.repeat(np.arange(30), 20)
+    log = rng.normal(0, 1, 30)[centre] + rng.normal(size=600)
+    y = 1 + 0.8 * log + rng.normal(0, 0.7, 30)[centre] + rng.normal(size=600)
+    x, missing = np.exp(log), rng.random(600) < 0.1
+    limit = float(np.round(np.quantile(x, 0.4), 2))
+    cells = ["" if m else repr(float(v)) if v > limit else f"<{limit}" for v, m in zip(x, missing, strict=True)]
+    table = pd.DataFrame({"centre": [f"c{v}" for v in centre], "x": cells, "y": y})
+    bounded = np.array([c.startswith("<") for c in cells])
+    off = {}
+    for cluster in ("centre", None):
+        done = MultipleImputation(5, cluster=cluster).fit(table)
+        drawn = np.stack([np.asarray(one["x"], float) for one in done])
+        assert ((drawn[:, bounded] > 0) & (drawn[:, bounded] < limit)).all()
+        assert (drawn[:, ~bounded & ~missing] == x[~bounded & ~missing]).all()
+        means = [pd.Series(v[bounded]).groupby(centre[bounded]).mean() for v in (np.log(drawn).mean(0), log)]
+        off[cluster] = float(np.abs(means[0] - means[1]).mean())
+    again = MultipleImputation(5, cluster="centre").fit(table)
+    first = MultipleImputation(5, cluster="centre").fit(table)
+    assert all(a.equals(b) for a, b in zip(again, first, strict=True))
+    assert off["centre"] < 0.8 * off[None]  # means of the centres below the limit: nearer to the truth
+    assert off["centre"] < 0.35
+
+
 def test_where_nothing_draws_them_they_are_refused():
     table, _ = cohort(120)
-    clustered = table.assign(centre=np.repeat([f"c{v}" for v in range(24)], 5))
-    with pytest.raises(UserError, match=r"'x': 55 cells below 0.8, and clusters(.|\n)*limits = "):
-        MultipleImputation(2, cluster="centre").fit(clustered)
+    centre = np.repeat(np.arange(24), 5)
+    dose = np.where(centre % 3 == 0, "<2", (2 + centre % 5).astype(str))
+    upper = table.assign(centre=[f"c{v}" for v in centre], dose=dose)
+    with pytest.raises(UserError, match=r"'dose', one value per cluster: 40 cells below 2(.|\n)*limits = "):
+        MultipleImputation(2, cluster="centre").fit(upper)
     counts = pd.DataFrame({"n": [f"<{3}" if v < 3 else str(v) for v in range(30)], "z": np.arange(30) % 7})
     with pytest.raises(UserError, match="'n': 3 cells below 3, and an outcome of family poisson"):
         MultipleImputation(2, formula="n ~ z", family="poisson").fit(counts)

@@ -98,16 +98,12 @@ def check_censored(choice: str) -> None:
         raise UserError(f"{option('censored', choice)}", hint="Expected drawn or kept.")
 
 
-def check_possible(schema: Schema, cells: Mapping[int, Censored], formula: Formula | None, cluster: str | None) -> None:
-    """Refuse censored cells where nothing draws them: in rows of clusters, and in an outcome that is neither normal nor
-    a follow-up time."""
-    place = next(iter(cells), None)
-    if formula is not None and formula.family != "ols":
-        place = next((p for p in cells if p in formula.outcome and not formula.survival), None)
-    elif cluster is None:
+def check_possible(schema: Schema, cells: Mapping[int, Censored], formula: Formula | None) -> None:
+    """Refuse censored cells where nothing draws them: in an outcome that is neither normal nor a follow-up time."""
+    if formula is None or formula.family == "ols" or formula.survival:
         return
-    if place is not None:
-        name, where = schema.column(place).name, f"an outcome of family {formula.family}" if formula else "clusters"
+    for place in cells.keys() & set(formula.outcome):
+        name, where = schema.column(place).name, f"an outcome of family {formula.family}"
         value = setting(name, 'limits = "value"')
         hint = f"Say what they are read as: {value}, or impute without {where}."
         raise UserError(f"column {name!r}: {cells[place].words()}, and {where}", hint=hint)

@@ -21,10 +21,13 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
+from unmask.modalities.table.imputation.censored_regression import draw_between
 from unmask.modalities.table.imputation.chained import Chain, DrawPlan, association
 from unmask.modalities.table.imputation.mixed_models import GroupedRows, LatentModel, MixedModel
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear
 from unmask.modalities.table.imputation.scales import DISTINCT, MonotoneScale, best_scale, spike
+from unmask.modalities.table.reading.findings import setting
+from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.schema.clusters import Clusters
 from unmask.modalities.table.schema.schema import Schema
 
@@ -121,14 +124,8 @@ class ClusteredChain(Chain):
         method, y = plan.methods[place], self.now[place][seen]
         if method == "sample" or len(y) < 3 or (y == y[0]).all():
             return super().conditional(place, rows)
-        matrix = self.regressors.matrix
-        means = plan.clusters.means(matrix[:, plan.contextual[place]])[number]
-        x = np.hstack([matrix[:, plan.chosen[place]], means])
-        own = [k + 1 for k, p in enumerate(self.regressors.owner) if p in plan.slopes and p != place]
-        z = matrix[:, [0, *own]]
-        known, cluster = np.unique(number[seen], return_inverse=True)
-        there = np.isin(np.arange(len(plan.clusters)), known)
-        grouped = GroupedRows(x[seen], z[seen], cluster)
+        x, z, there = self._design(place, seen)
+        grouped = GroupedRows(x[seen], z[seen], np.unique(number[seen], return_inverse=True)[1])
         if plan.sizes[place]:
             latent = self._category(place, grouped, y)
             eta = [x[rows] @ m.beta + (z * m.effects(there, self.rng)[number])[rows].sum(1) for m in latent.models]
@@ -142,6 +139,30 @@ class ClusteredChain(Chain):
         line = np.column_stack([np.ones(len(eta)), eta])
         return self._donated(line[seen], y, line[rows])
 
+    def draw_censored(self, place: int) -> None:
+        """Draw the cells that are only bounded anew, by the mixed model of these and the observed ones: parameters and
+        cells in turn."""
+        plan, cells = self.plan, self.plan.censored[place]
+        seen, number, y = np.flatnonzero(~plan.missing[place]), plan.clusters.number, self.now[place]
+        x, z, there = self._design(place, seen)
+        grouped = GroupedRows(x[seen], z[seen], np.unique(number[seen], return_inverse=True)[1])
+        found = self._quantity(place, grouped, y[seen], x[seen])
+        for _ in range(INNER):
+            model = found.model
+            effects = model.effects(there, self.rng)[number[cells.rows]]
+            eta = x[cells.rows] @ model.beta + (z[cells.rows] * effects).sum(1)
+            mean, sigma = eta * found.spread + found.center, model.sigma * found.spread
+            y[cells.rows] = draw_between(mean, sigma, found.scale, cells, self.rng)
+            model.draw(grouped, found.to(y[seen])[grouped.order], self.rng)
+
+    def _design(self, place: int, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Regressors of all rows with fixed and with random effects, and which clusters have rows in `seen`."""
+        plan, matrix = self.plan, self.regressors.matrix
+        means = plan.clusters.means(matrix[:, plan.contextual[place]])[plan.clusters.number]
+        own = [k + 1 for k, p in enumerate(self.regressors.owner) if p in plan.slopes and p != place]
+        there = np.isin(np.arange(len(plan.clusters)), plan.clusters.number[seen])
+        return np.hstack([matrix[:, plan.chosen[place]], means]), matrix[:, [0, *own]], there
+
     def _donated(self, x: np.ndarray, y: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Values by predictive mean matching."""
         values, log_weight = draw_donors(x, y, target, self.rng)
@@ -151,8 +172,8 @@ class ClusteredChain(Chain):
         """The mixed model of a quantity, some steps on."""
         found, steps = self.models.get(place), INNER
         if found is None:
-            scale = None
-            if self.plan.methods[place] != "norm" and len(np.unique(y)) >= DISTINCT and spike(y) is None:
+            scale, free = self.scales.get(place), self.plan.methods[place] != "norm"
+            if free and place not in self.plan.censored and len(np.unique(y)) >= DISTINCT and spike(y) is None:
                 scale = best_scale(y, x)
             on = y if scale is None else scale.to(y)
             found = QuantityModel(
@@ -227,9 +248,12 @@ def without_analysis(schema: Schema, formula: str | None, overrides: Mapping[str
 def clustered_plan(
     clusters: Clusters,
     schema: Schema,
-    columns: list[np.ndarray],
+    columns: Sequence[np.ndarray],
+    start: Sequence[np.ndarray],
+    censored: Mapping[int, Censored],
     slopes: Sequence[str],
     *,
+    scales: dict[int, MonotoneScale],
     note: Callable[..., None],
     row_name: Callable[[int], Any],
 ) -> ClusteredPlan:
@@ -237,19 +261,27 @@ def clustered_plan(
     has elsewhere.
 
     Args:
+        columns: as recorded, NaN in missing and in censored cells; `start` has values in these.
+        censored, scales: see `DrawPlan`.
         note: called with what is to be said of columns that are constant within clusters.
 
     Raises:
-        UserError: a slope of a column that is not there, or constant within clusters.
+        UserError: a slope of a column that is not there, or constant within clusters; censored cells in such a column.
     """
-    upper, columns = [], list(columns)
+    upper, first = [], list(start)
     for place, x in enumerate(columns):
         name = schema.column(place).name
         if clusters.is_constant(x):
+            if place in censored:
+                raise UserError(
+                    f"column {name!r}, one value per cluster: {censored[place].words()}",
+                    hint="Bounded cells are drawn row by row: say what they are read as, "
+                    + setting(name, 'limits = "value"'),
+                )
             upper.append(place)
             carried = np.isnan(x) & ~np.isnan(value := clusters.of_one_value(x)[clusters.number])
             if carried.any():
-                columns[place] = np.where(carried, value, x)
+                first[place] = np.where(carried, value, x)
                 note(
                     f"{name!r} is constant within clusters: {int(carried.sum())} cells take the value of their cluster"
                 )
@@ -266,9 +298,11 @@ def clustered_plan(
         if name in names:
             raise UserError(f"slopes: {name!r} is constant within clusters", hint="Name columns that vary within them.")
     return ClusteredPlan(
-        columns=columns,
+        columns=first,
         sizes=schema.sizes,
         schema=schema,
+        censored=censored,
+        scales=scales,
         clusters=clusters,
         slopes=tuple(schema.place(name, where="slopes: ") for name in slopes),
         level_two=frozenset(upper),

@@ -27,7 +27,7 @@ from unmask.modalities.table.imputation.censored import (
     started,
     without_censored,
 )
-from unmask.modalities.table.imputation.chained import Chain, CompletedColumns, DrawPlan
+from unmask.modalities.table.imputation.chained import CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.clustered import clustered_plan, without_analysis
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.completed import CompletedTables
@@ -275,17 +275,24 @@ class MultipleImputation(CompletedTables):
 
     def _plan(self) -> DrawPlan:
         schema = self.schema_
-        check_possible(schema, self._censored, self.formula_, schema.cluster)
+        check_possible(schema, self._censored, self.formula_)
         if self.clusters_ is None:
             plan = DrawPlan(
                 columns=self._start, sizes=schema.sizes, schema=schema, scales=self._scales, censored=self._censored
             )
         else:
-            row_name = self._frame.row_name
             plan = clustered_plan(
-                self.clusters_, schema, self._recorded, self.slopes, note=self._note, row_name=row_name
+                self.clusters_,
+                schema,
+                self._recorded,
+                self._start,
+                self._censored,
+                self.slopes,
+                scales=self._scales,
+                note=self._note,
+                row_name=self._frame.row_name,
             )
-            self._missing = plan.missing
+            self._missing = plan.drawn
         if self.formula_ is not None:
             outcome = frozenset(self.formula_.outcome)
             plan.skip = {p: outcome for p in plan.order if p not in outcome}
@@ -307,7 +314,7 @@ class MultipleImputation(CompletedTables):
         outcome_columns = None if self.formula_ is None else self.formula_.outcome
         choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]), outcome_columns)
         if plan.censored:
-            settle_scales(plan, Chain(plan, np.random.default_rng([self.seed, 0, 5])))
+            settle_scales(plan, plan.chain(np.random.default_rng([self.seed, 0, 5])))
         self.methods_ = {plan.name(p): plan.methods[p] for p in plan.order}
         self.reasons_ = {plan.name(p): why for p, why in plan.reasons.items()}
         if self.formula_ is not None:
