@@ -370,6 +370,7 @@ def test_missing_counts_and_grades_are_drawn_under_their_analysis():
     assert (drawn >= 0).all()
     expected = whole.t * np.exp(0.3 + 0.8 * whole.x)
     assert np.corrcoef(drawn, expected[holed.y.isna()])[0, 1] > 0.6
+    assert drawn.mean() == pytest.approx(whole.y[holed.y.isna()].mean(), rel=0.25)
     grades = unmask.MultipleImputation(2, formula="o ~ x", rounds=2).fit(holed.drop(columns=["t", "y"]))
     right = np.asarray(grades[0].o)[holed.o.isna()] == np.asarray(o)[holed.o.isna()]
     assert right.mean() > 0.9  # x decides it
