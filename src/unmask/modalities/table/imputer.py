@@ -32,7 +32,7 @@ from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.infer import infer, infer_schema
 from unmask.modalities.table.schema.raw_column import spellings
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column
-from unmask.modalities.table.schema.values import censored_cells, encode, missing_cells
+from unmask.modalities.table.schema.values import encode_censored, missing_cells
 from unmask.modalities.table.writing.whole_columns import (
     Drawn,
     appended,
@@ -271,7 +271,7 @@ class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             return only, {}
         if not len(frame):
             return {}, {}
-        coded = encode(frame, self.schema_, unseen="error" if self.unseen == "error" else "missing")
+        coded, bounded = encode_censored(frame, self.schema_, unseen="error" if self.unseen == "error" else "missing")
         for i, x in zip(self.schema_.modelled, coded, strict=True):
             cells, c = frame.columns[i][~missing[:, i]], self.schema_.columns[i]
             if len(cells) and not c.is_quantity and np.isnan(x).all():
@@ -282,10 +282,7 @@ class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                     stacklevel=4,
                 )
         known = [*coded, *[np.full(len(frame), np.nan)] * self._outcomes]
-        cells = censored_cells(
-            frame, dataclasses.replace(self.schema_, columns=self.model_.schema.columns[: len(self.schema_.columns)])
-        )
-        table, rules = self.model_.table, Rules.of(self.model_.schema).inside(cells, len(frame))
+        table, rules = self.model_.table, Rules.of(self.model_.schema).inside(bounded, len(frame))
         if self.sample_posterior:
             filled = drawn_under(rules, table, known, seed=self._seed(), member=0)
         else:
@@ -297,8 +294,8 @@ class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         if self.unseen == "keep":
             gaps = [h & missing[:, i] for h, i in zip(gaps, self.schema_.modelled, strict=False)]
         gaps += [np.zeros(len(frame), bool)] * (len(known) - len(gaps))
-        drawn = drawn_cells(self.model_.schema, cells, filled)
-        found = changes(self.model_.schema, without_censored(gaps, cells), filled, rules.touched)
+        drawn = drawn_cells(self.model_.schema, bounded, filled)
+        found = changes(self.model_.schema, without_censored(gaps, bounded), filled, rules.touched)
         for i, (rows, values) in found.items():
             low, high = (b[i] for b in self._bounds)
             if self.schema_.columns[i].kind in ("numeric", "integer") and (low > -np.inf or high < np.inf):

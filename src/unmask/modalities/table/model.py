@@ -44,10 +44,10 @@ from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.clusters import clusters_of
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import (
-    censored_cells,
     empty_row_notes,
     empty_rows,
     encode,
+    encode_censored,
     match_columns,
     rows_digest,
     widened,
@@ -174,7 +174,7 @@ class TableModel(FittedTable, Guessed, Printed):
                 f"{frame.source}: no column to model",
                 hint="All columns are identifiers or empty; declare kinds in a schema if that is wrong.",
             )
-        columns = encode(frame, found)
+        columns, cells = encode_censored(frame, found)
         breaches = recorded_breaches(Rules.of(found), columns, frame.row_name)
         empty = empty_rows(frame, found)
         left_out = [f"warning: {text}" for text in empty_row_notes(frame, empty, "not counted in the fit")]
@@ -191,7 +191,7 @@ class TableModel(FittedTable, Guessed, Printed):
         if len(columns[0]) < 2:
             raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
         digest = rows_digest(columns)
-        if cells := censored_cells(frame, found):
+        if cells:
             found, columns = with_drawn(found, columns, cells, ~empty, settings.train.seed)
             drawn = ", ".join(repr(found.column(p).name) for p in cells)
             left_out.append(f"fitted to values drawn inside their intervals where {drawn} is only bounded")

@@ -10,7 +10,7 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.schema.describe import describe
 from unmask.modalities.table.schema.infer import infer
-from unmask.modalities.table.schema.values import censored_cells, encode
+from unmask.modalities.table.schema.values import encode, encode_censored
 
 PLAIN = [f"{v / 4:g}" for v in range(2, 42)]
 
@@ -22,7 +22,8 @@ def table(*odd, plain=PLAIN):
 def intervals(data, **column):
     frame = read_frame(data)
     schema = infer(frame, override={"columns": {"x": column}})[0]
-    return censored_cells(frame, schema).get(0), encode(frame, schema)[0], schema.columns[0]
+    columns, cells = encode_censored(frame, schema)
+    return cells.get(0), columns[0], schema.columns[0]
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,10 @@ from unmask.modalities.table.schema.raw_column import blank_notes, spelt_in
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import spelt_missing
 from unmask.modalities.table.schema.values import (
-    censored_cells,
     decode,
     empty_row_notes,
     empty_rows,
-    encode,
+    encode_censored,
     match_columns,
     missing_cells,
     widened,
@@ -203,10 +202,10 @@ def read_incomplete(
     given = read_frame(data)
     frame, lacking = widened(given, schema, absent)
     order = match_columns(frame, schema)
-    columns = encode(frame, schema, unseen=unseen)
+    columns, cells = encode_censored(frame, schema, unseen=unseen)
     gaps = holes(schema, columns)
     check_censored(censored)
-    cells, kept = censored_cells(frame, schema), censored == "kept"
+    kept = censored == "kept"
     if kept:
         gaps = without_censored(gaps, cells)
     rules = Rules.of(schema, constraints, implied=not without)

@@ -44,11 +44,10 @@ from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.clusters import Clusters, clusters_of
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import (
-    censored_cells,
     decode,
     empty_row_notes,
     empty_rows,
-    encode,
+    encode_censored,
     match_columns,
 )
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
@@ -192,9 +191,8 @@ class MultipleImputation(CompletedTables):
         analysed: dict[str, Any] = {"family": self.family, "cause": self.cause}
         schema, measured = measured_terms(self.formula, self.schema, schema, **analysed)
         shifts = parse_shifts(self.shift, schema)
-        columns = encode(frame, schema)
+        columns, self._censored = encode_censored(frame, schema)
         rng = np.random.default_rng([self.seed, 0, 4])
-        self._censored = censored_cells(frame, schema)
         self._start, self._scales = started(columns, self._censored, rng)
         self._missing, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
         self._unknown = without_censored(self._gaps, self._censored)

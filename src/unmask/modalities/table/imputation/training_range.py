@@ -13,7 +13,7 @@ from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.schema.schema import Column, Schema
-from unmask.modalities.table.schema.values import cell_texts, censored_cells, decode, encode
+from unmask.modalities.table.schema.values import cell_texts, decode, encode_censored
 from unmask.odd_numbers import SENTINELS
 
 FAR = 0.5
@@ -55,10 +55,10 @@ def beyond_range(
 def encode_warned(model: FittedTable, frame: Frame) -> list[np.ndarray]:
     """The modelled columns of a table; what `beyond_range` says of them, and which cells are only bounded, is warned
     of."""
-    columns = encode(frame, model.schema)
+    columns, bounded = encode_censored(frame, model.schema)
     texts = [
         f"{model.schema.column(p).name!r}: {cells.words()}: taken as missing here, for they are no numbers"
-        for p, cells in censored_cells(frame, model.schema).items()
+        for p, cells in bounded.items()
     ]
     for text in texts + beyond_range(model.schema, model.table.codings, columns, frame.row_name):
         warnings.warn(text, stacklevel=4)

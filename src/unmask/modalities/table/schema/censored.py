@@ -1,7 +1,7 @@
 """Cells that are only bounded (censored values): "<0.5", ">1000", "2-4", "<LOD", and cells at a declared limit.
 
 They are no numbers, and not missing either: each is known to lie in an interval. `encode` has NaN there, and the
-intervals travel beside the columns (`values.censored_cells`).
+intervals travel beside the columns (`values.encode_censored`).
 """
 
 from __future__ import annotations

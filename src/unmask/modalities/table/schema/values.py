@@ -34,16 +34,25 @@ from unmask.modalities.table.schema.survival_pair import refuse_impossible
 def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.ndarray]:
     """The modelled columns as floats: a quantity's value, or the number of a category; NaN where there is none.
     `unseen`: a category the schema does not have is an "error", or taken as "missing"."""
+    return encode_censored(frame, schema, unseen=unseen)[0]
+
+
+def encode_censored(
+    frame: Frame, schema: Schema, *, unseen: str = "error"
+) -> tuple[list[np.ndarray], dict[int, Censored]]:
+    """`encode`, and by place among the modelled columns the cells that are only bounded, where it has NaN."""
     order = match_columns(frame, schema)
     marks = spelling_in(frame, schema, order)
     out, findings = [], []
-    for i in schema.modelled:
-        x, wrong = _coded(frame, frame.columns[order[i]], schema.columns[i], schema, unseen, marks[i])
+    cells: dict[int, Censored] = {}
+    for place, i in enumerate(schema.modelled):
+        x, wrong, bounded = _coded(frame, frame.columns[order[i]], schema.columns[i], schema, unseen, marks[i])
         out.append(x)
         findings += wrong
+        cells |= {} if bounded is None else {place: bounded}
     refuse(findings, frame.source)
     refuse_impossible(schema, out, source=frame.source, row_name=frame.row_name)
-    return out
+    return out, cells
 
 
 def rows_digest(columns: Sequence[np.ndarray]) -> str:
@@ -100,13 +109,14 @@ def spelling_in(frame: Frame, schema: Schema, order: Sequence[int]) -> list[Mark
 
 def _coded(
     frame: Frame, raw: np.ndarray, column: Column, schema: Schema, unseen: str, marks: Marks | None
-) -> tuple[np.ndarray, list[Finding]]:
+) -> tuple[np.ndarray, list[Finding], Censored | None]:
     own = (*schema.missing, *column.missing)
     raw = with_blanks(raw, column.blank, own)
     missing = missing_cells(raw, column, schema)
     out = np.full(len(raw), np.nan)
     wrong: list[int] = []
     intervals: list[Finding] = []
+    bounded = None
     if column.is_quantity:
         values = raw[~missing]
         if column.kind == "datetime":
@@ -114,15 +124,17 @@ def _coded(
         else:
             suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
             found, bad = measured(values, marks or PLAIN, column.limits, suffixes)
-            low, high = _ends(values, found, bad, column, marks)
-            inside = ~np.isnan(low)
-            for says, here in refused(low, high, column.bounds).items():
-                if here.any():
-                    cells = np.flatnonzero(~missing)[here].tolist()
-                    intervals.append(_wrong_cells(frame, raw, column, cells, "interval", says, _LOW_TO_HIGH))
+            low, high = ends_of(values, found, bad, marks or PLAIN, suffixes, column.lod, column.uloq)
             if marks is None:
                 bad = np.array([isinstance(v, str) and not v.strip().isdecimal() for v in values], bool)
-            found, bad = np.where(inside, np.nan, found), bad & ~inside
+            elif (inside := ~np.isnan(low)).any():
+                rows = np.flatnonzero(~missing)
+                for says, here in refused(low, high, column.bounds).items():
+                    if here.any():
+                        own_rows = rows[here].tolist()
+                        intervals.append(_wrong_cells(frame, raw, column, own_rows, "interval", says, _LOW_TO_HIGH))
+                found, bad = np.where(inside, np.nan, found), bad & ~inside
+                bounded = censored(rows[inside], low[inside], high[inside], column)
         bad = bad | beyond_arithmetic(found)
         out[~missing] = found
         wrong = np.flatnonzero(~missing)[bad].tolist()
@@ -151,9 +163,10 @@ def _coded(
     if not wrong:
         seen = out[~np.isnan(out)]
         constant = len(column.categories) == 1 and column.structural is None and bool(len(seen))
-        return out, unexplained(column.name, raw, missing, column.categories, own) if constant else intervals
+        blanks = unexplained(column.name, raw, missing, column.categories, own) if constant else intervals
+        return out, blanks, bounded
     code, prefix = ("value", "") if column.is_quantity else ("unseen", "category ")
-    return out, [*intervals, _wrong_cells(frame, raw, column, wrong, code, says, hint, prefix)]
+    return out, [*intervals, _wrong_cells(frame, raw, column, wrong, code, says, hint, prefix)], None
 
 
 _LOW_TO_HIGH = "Write it from low to high, as 2-4, or correct the bounds of the column."
@@ -165,33 +178,6 @@ def _wrong_cells(
     cells = tuple(zip(map(frame.row_name, rows), raw[rows].tolist(), strict=True))
     text = f"column {column.name!r}{says}"
     return Finding("error", column.name, code, text, hint, cells=cells, prefix=prefix, wrong=says)
-
-
-def _ends(
-    values: np.ndarray, found: np.ndarray, bad: np.ndarray, column: Column, marks: Marks | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The intervals of a quantity's cells that are only bounded; see `ends_of`."""
-    suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
-    return ends_of(values, found, bad, marks or PLAIN, suffixes, column.lod, column.uloq)
-
-
-def censored_cells(frame: Frame, schema: Schema) -> dict[int, Censored]:
-    """The cells that are only bounded, by place among the modelled columns; `encode` has NaN there. Cells that are
-    wrong are left out: `encode` refuses them."""
-    order, out = match_columns(frame, schema), {}
-    marks = spelling_in(frame, schema, order)
-    for place, i in enumerate(schema.modelled):
-        column, raw = schema.columns[i], frame.columns[order[i]]
-        if column.kind not in ("numeric", "integer") or (raw.dtype != object and column.lod is None is column.uloq):
-            continue
-        raw = with_blanks(raw, column.blank, (*schema.missing, *column.missing))
-        rows = np.flatnonzero(~missing_cells(raw, column, schema))
-        suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
-        found, bad = measured(raw[rows], marks[i] or PLAIN, column.limits, suffixes)
-        low, high = _ends(raw[rows], found, bad, column, marks[i])
-        if (inside := ~np.isnan(low) & (low <= high)).any():
-            out[place] = censored(rows[inside], low[inside], high[inside], column)
-    return out
 
 
 def decode(values: np.ndarray, column: Column) -> list[Any]:
