@@ -224,12 +224,11 @@ def impute_folder(
         "filled_slots": done.cells,
         "cells": done.cells,
         "draws": filling.draws,
-        "model": keep,
         "workers": done.workers,
         "engine": engine,
         "notes": notes,
         "warnings": [*fitted, *done.warnings],
-    }
+    } | ({"model": keep} if keep else {})
     for text in _first(done.warnings):
         on_stderr(f"warning: {text}")
     there = f", {done.kept:,} of them by an earlier run" if done.kept else ""
@@ -323,11 +322,10 @@ def impute_table(
         "cells": done.cells,
         "draws": draws,
         "intervals": intervals,
-        "model": keep,
         "absent": done.absent,
         "notes": notes,
         "warnings": [*fitted, *done.warnings],
-    }
+    } | ({"model": keep} if keep else {})
     for text in done.warnings:
         on_stderr(f"warning: {text}")
     lines = [f"{done.cells} cells filled", *note_lines([n for n in notes if n not in fitted]), *written]
