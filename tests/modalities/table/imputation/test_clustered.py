@@ -17,7 +17,7 @@ from unmask.errors import UserError
 from unmask.modalities.table.fitting.fit import folds
 from unmask.modalities.table.imputation.formula_text import parse_formula
 from unmask.modalities.table.imputation.grouped_fit import grouping_of, mixed_model
-from unmask.modalities.table.imputation.mixed_models import GroupedRows, LatentModel, MixedModel, truncated
+from unmask.modalities.table.imputation.mixed_models import GroupedRows, LatentModel, MixedModel
 from unmask.modalities.table.imputation.multiple import MultipleImputation
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings
@@ -181,14 +181,6 @@ def test_ordered_and_unordered_levels_have_the_shares_of_the_data():
         assert np.exp(model.log_probability(eta)).sum(1) == pytest.approx(1)
     if ordinal:
         assert model.cuts == pytest.approx([0, 1.3, 2.5], abs=0.35)
-
-
-def test_truncated_normal_values_lie_between_the_ends_far_out_too():
-    rng = np.random.default_rng(0)
-    low, high = np.array([-np.inf, 8.0, -9.0, 0.5]), np.array([-8.0, np.inf, -8.5, 0.6])
-    x = np.array([truncated(np.zeros(4), low, high, rng) for _ in range(200)])
-    assert ((x >= low) & (x <= high)).all()
-    assert x[:, 1].mean() == pytest.approx(8.12, abs=0.03)
 
 
 # Refusals

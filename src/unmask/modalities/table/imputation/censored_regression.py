@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import log_ndtr, ndtri_exp
 
 from unmask.modalities.table.imputation.regressions import draw_linear
-from unmask.modalities.table.imputation.scales import POWERS, MonotoneScale
+from unmask.modalities.table.imputation.scales import POWERS, MonotoneScale, scale_from
+from unmask.modalities.table.imputation.truncated_normal import log_between, truncated_normal
 from unmask.modalities.table.schema.censored import Censored
 
 STEPS = 60
@@ -25,32 +25,6 @@ EVIDENCE = 2.0
 """Difference of log-likelihoods from which on data speak for another power than the logarithm."""
 INNER = 3
 """Draws of parameters and censored cells of a column per turn: they depend on each other more than on other columns."""
-
-
-def truncated_normal(a: np.ndarray, b: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Standard normal numbers between a and b, rising with the uniform ones; exact far out in the tails too."""
-    flip = a > 0  # the upper tail by the lower one, where logarithms are precise
-    low, high, share = np.where(flip, -b, a), np.where(flip, -a, b), np.where(flip, 1 - uniform, uniform)
-    with np.errstate(divide="ignore"):
-        log_p = np.logaddexp(log_ndtr(low) + np.log1p(-share), log_ndtr(high) + np.log(share))
-    z = np.clip(ndtri_exp(np.minimum(log_p, 0.0)), low, high)
-    return np.where(flip, -z, z)
-
-
-def share_between(a: np.ndarray, b: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """The uniform numbers that `truncated_normal` made z of."""
-    flip = a > 0
-    low, high, at = np.where(flip, -b, a), np.where(flip, -a, b), np.where(flip, -z, z)
-    of = np.exp(_log_between(low, at) - _log_between(low, high))
-    return np.clip(np.where(flip, 1 - of, of), 1e-300, 1 - 1e-16)
-
-
-def _log_between(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Logarithm of the standard normal's share between a and b."""
-    flip = a > 0
-    low, high = log_ndtr(np.where(flip, -b, a)), log_ndtr(np.where(flip, -a, b))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return high + np.log(-np.expm1(np.minimum(low - high, 0.0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +48,7 @@ def _tobit(x: np.ndarray, z: np.ndarray, rows: np.ndarray, low: np.ndarray, high
     for _ in range(STEPS):
         mean = x[rows] @ beta
         a, b = (low - mean) / sigma, (high - mean) / sigma
-        log_share = np.maximum(_log_between(a, b), -700.0)
+        log_share = np.maximum(log_between(a, b), -700.0)
         at_a, at_b = (
             np.exp(-0.5 * np.where(np.isfinite(e), e, 1e6) ** 2 - log_share) / np.sqrt(2 * np.pi) for e in (a, b)
         )
@@ -90,7 +64,7 @@ def _tobit(x: np.ndarray, z: np.ndarray, rows: np.ndarray, low: np.ndarray, high
     return CensoredRegression(
         beta=beta,
         sigma=sigma,
-        height=float(height + _log_between((low - mean) / sigma, (high - mean) / sigma).sum()),
+        height=float(height + log_between((low - mean) / sigma, (high - mean) / sigma).sum()),
     )
 
 
@@ -117,9 +91,9 @@ def censored_fits(x: np.ndarray, y: np.ndarray, cells: Censored, use: np.ndarray
     scales: list[MonotoneScale | None] = [None]
     if (ends[0] > -np.inf).all():
         below = 0.0 if low >= 0 and plain.min() > 0 else low - margin
-        scales += [_scale(plain, below, 1.0, power) for power in POWERS]
+        scales += [scale_from(plain, below, 1.0, power) for power in POWERS]
     if (ends[1] < np.inf).all():
-        scales += [_scale(plain, high + margin, -1.0, power) for power in POWERS]
+        scales += [scale_from(plain, high + margin, -1.0, power) for power in POWERS]
     found = []
     for scale in scales:
         to = (lambda v: v) if scale is None else scale.to
@@ -127,10 +101,6 @@ def censored_fits(x: np.ndarray, y: np.ndarray, cells: Censored, use: np.ndarray
         more = 0.0 if scale is None else float(scale.log_slope(plain).sum()) - EVIDENCE * (scale.power > 0)
         found.append(replace(one, height=one.height + more, scale=scale))
     return found
-
-
-def _scale(x: np.ndarray, end: float, sign: float, power: float) -> MonotoneScale:
-    return MonotoneScale(end=end, sign=sign, power=power, unit=float(np.exp(np.log(sign * (x - end)).mean())))
 
 
 def draw_bounded(

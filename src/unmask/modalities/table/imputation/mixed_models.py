@@ -16,9 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri, roots_hermitenorm
+from scipy.special import log_ndtr, ndtri, roots_hermitenorm
 
 from unmask.modalities.table.imputation.regressions import RIDGE
+from unmask.modalities.table.imputation.truncated_normal import log_between, truncated_normal
 
 PRECISION, SCALE, FREEDOM = 0.1, 2.0, 2.0
 """Precision of the coefficients of a category; scale and degrees of freedom of the deviations of random effects."""
@@ -113,16 +114,6 @@ def inverse_wishart(freedom: float, scatter: np.ndarray, rng: np.random.Generato
     return np.linalg.inv(root @ root.T)
 
 
-def truncated(mean: np.ndarray, low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Normal values of deviation 1 between two ends, by inversion on the side where it is exact."""
-    a, b = low - mean, high - mean
-    flip = a > 0
-    a, b = np.where(flip, -b, a), np.where(flip, -a, b)
-    least = ndtr(a)
-    z = ndtri(np.clip(least + rng.random(len(mean)) * (ndtr(b) - least), 1e-300, 1 - 1e-16))
-    return mean + np.where(flip, -z, z)
-
-
 @dataclass(kw_only=True)
 class LatentModel:
     """A category as latent normal variables, each of a mixed model.
@@ -167,7 +158,7 @@ class LatentModel:
             if len(self.cuts) > 1:
                 self._draw_cuts(eta[:, 0], number, rng, tune=tune)
             ends = np.r_[-np.inf, self.cuts, np.inf]
-            self.latent[:, 0] = truncated(eta[:, 0], ends[number], ends[number + 1], rng)
+            self.latent[:, 0] = _inside(eta[:, 0], ends[number], ends[number + 1], rng)
             self.models[0].draw(rows, self.latent[:, 0], rng)
             return
         mean = np.column_stack([np.zeros(len(eta)), eta])
@@ -177,7 +168,7 @@ class LatentModel:
             own = number == k
             top = self.latent[every, number]
             low, high = np.where(own, others, -np.inf), np.where(own, np.inf, top)
-            self.latent[:, k] = truncated(mean[:, k], low, high, rng)
+            self.latent[:, k] = _inside(mean[:, k], low, high, rng)
         for k, model in enumerate(self.models):
             model.draw(rows, self.latent[:, k + 1], rng)
 
@@ -215,6 +206,9 @@ def _between(eta: np.ndarray, cuts: np.ndarray) -> np.ndarray:
     if not len(cuts):
         return np.zeros((len(eta), 1))
     at = np.column_stack([np.full(len(eta), -np.inf), cuts[None, :] - eta[:, None], np.full(len(eta), np.inf)])
-    flip = at[:, :-1] > 0
-    a, b = np.where(flip, -at[:, 1:], at[:, :-1]), np.where(flip, -at[:, :-1], at[:, 1:])
-    return np.log(np.maximum(ndtr(b) - ndtr(a), 1e-300))
+    return log_between(at[:, :-1], at[:, 1:])
+
+
+def _inside(mean: np.ndarray, low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Normal values of deviation 1 between two ends."""
+    return mean + truncated_normal(low - mean, high - mean, rng.random(len(mean)))

@@ -80,7 +80,7 @@ def best_regression(x: np.ndarray, designs: Sequence[np.ndarray]) -> tuple[int, 
     low, high = float(x.min()), float(x.max())
     margin = (high - low) / len(x)
     below = 0.0 if low > 0 else low - margin
-    scales = [_scale(x, end, sign, p) for end, sign in ((below, 1.0), (high + margin, -1.0)) for p in POWERS]
+    scales = [scale_from(x, end, sign, p) for end, sign in ((below, 1.0), (high + margin, -1.0)) for p in POWERS]
     columns = [x, *(scale.to(x) for scale in scales)]
     heights = np.array([_heights(columns, predictors) for predictors in designs])
     heights[:, 1:] += [scale.log_slope(x).sum() for scale in scales]
@@ -110,7 +110,8 @@ def written(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:
     return np.clip(x, low, high), int(((x < low) | (x > high)).sum())
 
 
-def _scale(x: np.ndarray, end: float, sign: float, power: float) -> MonotoneScale:
+def scale_from(x: np.ndarray, end: float, sign: float, power: float) -> MonotoneScale:
+    """The scale of distances from an end, divided by their geometric mean."""
     return MonotoneScale(end=end, sign=sign, power=power, unit=float(np.exp(np.log(sign * (x - end)).mean())))
 
 
