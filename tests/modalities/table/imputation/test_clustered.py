@@ -410,3 +410,12 @@ def test_of_a_survival_pair_the_event_and_the_hazards_predict_in_two_levels():
     assert not done[0].isna().any().any()
     assert (done[0].groupby("centre")["region"].nunique() == 1).all()
     assert done.pool_cox("x", cause="stroke", cluster="centre").df[0] < 20
+
+
+def test_clusters_that_are_spelt_alike_are_warned_of():
+    rng = np.random.default_rng(0)
+    names = [f"P{i // 8:02d}" if i % 2 else f"p{i // 8:02d}" for i in range(160)]
+    table = pd.DataFrame({"pid": names, "x": rng.normal(size=160), "y": rng.normal(size=160)})
+    table.loc[:9, "x"] = np.nan
+    with pytest.warns(UserWarning, match="'pid' holds spellings that may mean the same: 'p00'"):
+        MultipleImputation(2, cluster="pid", rounds=1).fit(table)

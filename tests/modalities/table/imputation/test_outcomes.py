@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -418,3 +419,41 @@ def test_a_cause_that_never_occurs_is_named_with_those_that_do():
     alive = holed.assign(status=holed.status.replace("death", "none"))
     with pytest.raises(UserError, match=r"'death' of 'status': no row has it.*\n.*relapse"):
         unmask.MultipleImputation(2, schema=done.schema_).fit(alive)
+
+
+def test_categories_without_an_order_have_no_proportional_odds():
+    rng = np.random.default_rng(0)
+    grade = np.array(["low", "medium", "high"], object)[rng.integers(0, 3, 60)]
+    grade[:9] = None
+    table = pd.DataFrame({"grade": grade, "x": rng.normal(size=60)})
+    with pytest.raises(UserError, match=r"'grade': polr, of 3 categories without an order(.|\n)*ordinal"):
+        unmask.MultipleImputation(2, method={"grade": "polr"}).fit(table)
+    assert unmask.MultipleImputation(2, method="polr").fit(table).methods_ == {
+        "grade": "polyreg"
+    }  # for all that it suits
+
+
+def test_a_cause_is_named_by_its_number_too():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"time": rng.exponential(size=200) + 0.1, "event": rng.integers(0, 3, 200)})
+    table["x"] = np.where(rng.random(200) < 0.2, np.nan, rng.normal(size=200))
+    done = unmask.MultipleImputation(2, duration="time", event="event").fit(table)
+    assert done.survival([1], cause=1).estimate == done.survival([1], cause="1").estimate
+
+
+@pytest.mark.parametrize("late", [">24", "24"])
+def test_follow_up_of_which_no_time_is_exact(late):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    at = rng.exponential(30 * np.exp(-0.7 * x))
+    visit = np.floor(at / 6) * 6
+    time = [late if t >= 24 else f"{v:g}-{v + 6:g}" if v else "<6" for t, v in zip(at, visit, strict=True)]
+    table = pd.DataFrame({"time": time, "event": (at < 24).astype(int), "x": x})
+    table.loc[:40, "x"] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = unmask.MultipleImputation(3, duration="time", event="event").fit(table)
+    assert done.pool_cox(["x"]).estimate[0] == pytest.approx(0.7, abs=0.25)
+    table.loc[table.event[table.event == 0].index[:3], "time"] = "12-18"
+    with pytest.warns(UserWarning, match="3 rows without an event have a follow-up time in an interval"):
+        unmask.MultipleImputation(2, duration="time", event="event", rounds=1).fit(table)

@@ -540,3 +540,17 @@ def test_the_largest_number_of_the_arithmetic_is_filled_beside():
 def write(path, text):
     path.write_text(text)
     return path
+
+
+def test_the_alphabet_is_no_order_of_words():
+    def column(levels, **given):
+        frame = pd.DataFrame({"out": levels * 10, "y": np.arange(10.0 * len(levels))})
+        return infer(read_frame(frame), override={"columns": {"out": {"kind": "ordinal", **given}}})[0].columns[0]
+
+    with pytest.raises(UserError, match=r'\[columns.out\] categories = \["high", "low", "medium"\]') as error:
+        column(["low", "medium", "high"])
+    assert "nothing says in which order its 3 categories are" in str(error.value)
+    assert column(["low", "medium", "high"], categories=["low", "medium", "high"]).categories[0] == "low"
+    assert column(["10", "2", "1"]).categories == ("1", "2", "10")
+    assert column(["IV", "II", "I"]).categories == ("I", "II", "IV")
+    assert column(["no", "yes"]).categories == ("no", "yes")

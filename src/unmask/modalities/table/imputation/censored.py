@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,22 @@ def check_possible(schema: Schema, cells: Mapping[int, Censored], formula: Formu
         value = setting(name, 'limits = "value"')
         hint = f"Say what they are read as: {value}, or impute without {where}."
         raise UserError(f"column {name!r}: {cells[place].words()}, and {where}", hint=hint)
+
+
+def without_event(
+    schema: Schema, columns: Sequence[np.ndarray], cells: Mapping[int, Censored], row_name: Callable[[int], Any]
+) -> list[str]:
+    """What is to be said of follow-up times that end in an interval without an event."""
+    own = cells.get(schema.place(schema.duration)) if schema.duration and schema.event else None
+    if own is None:
+        return []
+    rows = own.rows[np.isfinite(own.high) & (columns[schema.place(str(schema.event))][own.rows] == 0)]
+    if not len(rows):
+        return []
+    return [
+        f"{len(rows)} rows without an event have a follow-up time in an interval, as row {row_name(int(rows[0]))}: its "
+        "end is drawn there. Whoever was last seen without the event has the time of that visit: write this one"
+    ]
 
 
 def without_censored(masks: Sequence[np.ndarray], cells: Mapping[int, Censored]) -> list[np.ndarray]:

@@ -90,10 +90,10 @@ def censored_fits(x: np.ndarray, y: np.ndarray, cells: Censored, use: np.ndarray
     margin = (high - low) / len(y) or 1.0
     scales: list[MonotoneScale | None] = [None]
     if (ends[0] > -np.inf).all():
-        below = 0.0 if low >= 0 and plain.min() > 0 else low - margin
-        scales += [scale_from(plain, below, 1.0, power) for power in POWERS]
+        below = 0.0 if low >= 0 and (plain > 0).all() else low - margin
+        scales += [scale_from(y if not len(plain) else plain, below, 1.0, power) for power in POWERS]
     if (ends[1] < np.inf).all():
-        scales += [scale_from(plain, high + margin, -1.0, power) for power in POWERS]
+        scales += [scale_from(y if not len(plain) else plain, high + margin, -1.0, power) for power in POWERS]
     found = []
     for scale in scales:
         to = (lambda v: v) if scale is None else scale.to

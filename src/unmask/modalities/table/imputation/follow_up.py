@@ -100,7 +100,8 @@ def draw_within(
         every = {k: h.risk(z[some])[:, None] * grown[k] for k, h in kinds}
         total = np.maximum(sum(every.values()), 1e-12)
         own = np.select([event[some, None] == k for k in every], list(every.values()))
-        begin, end = (np.clip((x[:, None] - since) / length, 0, 1) for x in (first, last))
+        with np.errstate(over="ignore"):  # two knots may be next to each other
+            begin, end = (np.clip((x[:, None] - since) / length, 0, 1) for x in (first, last))
         reach = -np.expm1(-total * np.maximum(end - begin, 0))
         mass = np.exp(total - np.cumsum(total, 1) - total * begin) * own / total * reach
         u, v = rng.random((2, len(some)))

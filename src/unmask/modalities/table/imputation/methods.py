@@ -12,7 +12,10 @@ from unmask.errors import UserError, suggest
 from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, DrawPlan
 from unmask.modalities.table.imputation.regressions import draw_linear
 from unmask.modalities.table.imputation.scales import DISTINCT, SPIKE, MonotoneScale, best_scale
+from unmask.modalities.table.reading.findings import setting
 from unmask.modalities.table.schema.schema import Column
+
+ORDER = 'kind = "ordinal", categories = ["lowest", ..., "highest"]'
 
 
 def _check_method(method: str, column: Column, size: int) -> None:
@@ -24,6 +27,15 @@ def _check_method(method: str, column: Column, size: int) -> None:
         )
     if method == "logreg" and size > 2:
         raise UserError(f"method of {column.name!r}: logreg, with {size} categories", hint="Use polyreg or polr.")
+    if method == "polr" and not _ordered(column, size):
+        raise UserError(
+            f"method of {column.name!r}: polr, of {size} categories without an order",
+            hint=f"Use polyreg, or give the order: {setting(column.name, ORDER)}",
+        )
+
+
+def _ordered(column: Column, size: int) -> bool:
+    return column.kind == "ordinal" or size <= 2
 
 
 def choose_methods(
@@ -51,7 +63,9 @@ def choose_methods(
         method = requested.get(column.name) if isinstance(requested, Mapping) else requested
         if isinstance(requested, str) and requested not in QUANTITY_METHODS + CATEGORY_METHODS:
             raise UserError(f"method {requested!r}", hint=suggest(requested, QUANTITY_METHODS + CATEGORY_METHODS))
-        if isinstance(requested, str) and requested not in allowed:
+        if isinstance(requested, str) and (
+            requested not in allowed or (requested == "polr" and not _ordered(column, size))
+        ):
             method = None  # one name for all columns: it holds for those it suits
         if method is not None:
             _check_method(method, column, size)

@@ -26,6 +26,7 @@ from unmask.modalities.table.imputation.censored import (
     settle_scales,
     started,
     without_censored,
+    without_event,
 )
 from unmask.modalities.table.imputation.chained import CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.clustered import clustered_plan, without_analysis
@@ -207,6 +208,8 @@ class MultipleImputation(CompletedTables):
         self._rules, self._recorded = Rules.of(schema).inside(self._censored, len(frame)), columns
         self.notes_ += censored_notes(schema, self._censored, self.censored)
         self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
+        for text in without_event(schema, columns, self._censored, frame.row_name):
+            self._note(text, warn=True)
         empty = empty_rows(frame, schema)
         unknown = empty_row_notes(frame, empty, "imputed as patients of whom nothing is known; take out what are none")
         for text in unknown:

@@ -18,6 +18,7 @@ from unmask.modalities.table.imputation.formula import Factor, Formula, Term
 from unmask.modalities.table.imputation.formula_fit import fit_formula
 from unmask.modalities.table.imputation.grouped_fit import Grouping
 from unmask.modalities.table.imputation.pooling import Pooled, joined, pool
+from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.clusters import Clusters
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.survival.estimators import cumulative_incidence
@@ -104,6 +105,7 @@ def pooled_survival(
     """
     assert schema.duration is not None
     time, event = schema.place(schema.duration), schema.place(str(schema.event))
+    cause = None if cause is None else text_of(cause)
     if cause is not None and cause not in schema.causes:
         raise UserError(f"cause={cause!r}", hint=suggest(cause, schema.causes))
     if cause is None and len(schema.causes) > 1:

@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
 """Types of a cell that are neither a number nor a category by themselves."""
 FEW = 5
 """Rows that a column needs a value in, lest most of a table gets the values of a few."""
+ROMAN = {"I", "II", "III", "IV", "V"}
+"""Stages, whose order the alphabet keeps."""
 _DECIDED = {"kind", "structural", "blank"}
 """What a person says of a column who knows that it is sparse."""
 
@@ -83,6 +85,8 @@ def _read(c: RawColumn) -> tuple[Column, list[Finding], dict[str, int]]:
         fields |= date_fields(c)
     elif kind not in LEFT_OUT:
         fields["categories"] = _categories(c)
+        if kind == "ordinal" and "categories" not in c.given and not c.levels:
+            _ask_for_order(c, fields["categories"])
     if kind in QUANTITIES and not c.rows:
         fields["low"] = float("inf")
         c.note("empty", f"{c.name!r} holds no value at all and is left out")
@@ -103,6 +107,15 @@ def _read(c: RawColumn) -> tuple[Column, list[Finding], dict[str, int]]:
             f"column {c.name!r}: {len(fields['categories'])} categories in a binary column", hint="Use nominal."
         )
     return Column(**fields), c.findings, c.spelt()
+
+
+def _ask_for_order(c: RawColumn, categories: Sequence[str]) -> None:
+    """Refuse ordered categories of words: the alphabet is no order of them (high < low < medium)."""
+    if len(categories) > 2 and any(natural(t)[0] for t in categories) and not set(categories) <= ROMAN:
+        listed = json.dumps(categories, ensure_ascii=False)
+        text = f"column {c.name!r} is ordinal, and nothing says in which order its {len(categories)} categories are"
+        hint = f"Write them from lowest to highest: {c.setting(f'categories = {listed}')}"
+        c.findings.append(Finding("error", c.name, "no_order", text, hint))
 
 
 def _ask_of_blanks(c: RawColumn, kind: Kind, fields: Mapping[str, Any]) -> None:

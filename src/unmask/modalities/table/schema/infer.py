@@ -19,6 +19,7 @@ from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.clusters import clusters_of, described, with_cluster
 from unmask.modalities.table.schema.column import column_of
 from unmask.modalities.table.schema.raw_column import blank_notes, spellings, with_blanks
+from unmask.modalities.table.schema.roles import spelt_alike
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.survival_pair import SurvivalColumns, with_survival_pair
 from unmask.modalities.table.schema.suspicious_values import (
@@ -119,6 +120,8 @@ def infer(
             ]
             others = with_cluster(whole, cluster).columns
             findings.append(Finding("note", cluster, "cluster", described(clusters, others, seen)))
+            if not any(f.column == cluster and f.code == "spelt_alike" for f in findings):
+                findings += spelt_alike(cluster, dict(zip(clusters.names, clusters.sizes.tolist(), strict=True)))
         except UserError as error:
             if strict or cluster not in names:
                 raise

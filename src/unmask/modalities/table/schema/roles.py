@@ -168,6 +168,6 @@ def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
         for g in found[:5]
         for show in [distinguishing(g)]
     ) + ("; ..." if len(found) > 5 else "")
-    text = f"{name!r} holds spellings that may mean the same: {listed}. They are kept apart, as categories of their own"
+    text = f"{name!r} holds spellings that may mean the same: {listed}. They are kept apart, each a category."
     add = f"Write one of them in the file ({named([g[0] for g in found])})."
     return [Finding("warning", name, "spelt_alike", text, add)]
