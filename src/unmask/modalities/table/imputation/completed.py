@@ -199,7 +199,7 @@ class CompletedTables(Guessed, Printed):
             return self._pool_formula(formula, grouping=grouping, **how)
         if cluster is not None:
             raise UserError(
-                option("cluster", cluster), hint="A function gives its own errors: cluster= is a formula's."
+                option("cluster", cluster), hint=f"A function gives its own errors: {option('cluster')} is a formula's."
             )
         found = aligned([estimates_of(analyse(table)) for table in self.completed])
         known = found[0].df if complete_df is None else complete_df

@@ -22,7 +22,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import digamma, expit, gammaln, log_expit, polygamma
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.regressions import (
     PRIOR,
@@ -131,7 +131,9 @@ class Family:
 
     def scores(self, x: np.ndarray, r: Response, found: Fit) -> np.ndarray:
         """(rows, regressors) what each row adds to the slope of the log-likelihood."""
-        raise UserError(f"errors robust to clusters of a {self.title}", hint="They are not built: leave cluster= out.")
+        raise UserError(
+            f"errors robust to clusters of a {self.title}", hint=f"They are not built: leave {option('cluster')} out."
+        )
 
     def draw(
         self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
