@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import shutil
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from sheets import FOLDER, Sheet, Table, written
-from tables_mi import as_frame, read
+from tables_mi import as_frame, read, run_missing
 
 ROWS, DRAWS, BLOCK, LIMIT = 300, 5, 20, 0.7533
 FORMULA = {"linear": "y ~ log(c) + z", "cox": "Surv(time, event) ~ log(c) + z"}
@@ -212,16 +211,7 @@ def main() -> None:
         write_sheet(a)
         return
     path.touch()
-    for block in range(0, a.replications, BLOCK):
-        for method in a.methods.split(","):
-            for design in a.designs.split(","):
-                have = read(path).get((design, ROWS, method), {})
-                seeds = [s for s in range(block, min(block + BLOCK, a.replications)) if s not in have]
-                with path.open("a") as file:
-                    for row in results_of(design, method, seeds):
-                        file.write(json.dumps(row) + "\n")
-                        file.flush()
-        print(f"{min(block + BLOCK, a.replications)} replications", flush=True)
+    run_missing(a, path, ROWS, BLOCK, results_of)
     for row in rows_of(path):
         print(" | ".join(row))
 

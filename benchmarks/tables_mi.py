@@ -335,6 +335,25 @@ def summary(path: Path) -> str:
     )
 
 
+def run_missing(a: argparse.Namespace, path: Path, rows: int, block: int, results_of) -> None:
+    """Run the replications that a file lacks, block by block, so that all methods have about as many.
+
+    Args:
+        a: `replications`, and `methods` and `designs` with commas between.
+        results_of: (design, method, seeds) -> a line of the file for each replication.
+    """
+    for first in range(0, a.replications, block):
+        last = min(first + block, a.replications)
+        for method in a.methods.split(","):
+            for design in a.designs.split(","):
+                have = read(path).get((design, rows, method), {})
+                with path.open("a") as file:
+                    for row in results_of(design, method, [s for s in range(first, last) if s not in have]):
+                        file.write(json.dumps(row) + "\n")
+                        file.flush()
+        print(f"{last} replications", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replications", type=int, default=200)

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
-import json
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from sheets import FOLDER, Sheet, Table, written
-from tables_mi import as_frame, expit, holed, read
+from tables_mi import as_frame, expit, holed, read, run_missing
 
 ROWS, DRAWS, BLOCK = 400, 5, 20
 TRUTH = {
@@ -200,16 +199,7 @@ def main() -> None:
         found = sheet(path, a.commit, str(datetime.date.today()))
         (Path(FOLDER) / f"{found.name}.json").write_text(written(found))
         return
-    for block in range(0, a.replications, BLOCK):
-        for method in a.methods.split(","):
-            for design in a.designs.split(","):
-                have = read(path).get((design, ROWS, method), {})
-                seeds = [s for s in range(block, min(block + BLOCK, a.replications)) if s not in have]
-                with path.open("a") as file:
-                    for row in results_of(design, method, seeds):
-                        file.write(json.dumps(row) + "\n")
-                        file.flush()
-        print(f"{min(block + BLOCK, a.replications)} replications", flush=True)
+    run_missing(a, path, ROWS, BLOCK, results_of)
 
 
 if __name__ == "__main__":

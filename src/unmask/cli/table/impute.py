@@ -95,8 +95,10 @@ def impute(
     seed: options.Seed = 0,
 ) -> Result:
     """Fill the missing cells of a table; everything else is written as it was read."""
-    if censored not in (None, "drawn", "kept"):
-        raise UserError(f"--censored {censored}", hint="Expected drawn or kept.")
+    if censored is not None:
+        from unmask.modalities.table.imputation.censored import check_censored
+
+        check_censored(censored)
     how: dict[str, Any] = {
         "shift": shift,
         "censored": censored,
@@ -185,7 +187,6 @@ def impute_folder(
         model, known, keep: as in `impute_table`; without a model one is fitted to rows drawn from all files.
     """
     from unmask.modalities.table.imputation.impute_files import impute_files
-    from unmask.modalities.table.imputation.shift import read_shifts
     from unmask.modalities.table.pretrain import keep as keep_model
     from unmask.modalities.table.reading.several_files import frame_to_fit
 
@@ -195,23 +196,16 @@ def impute_folder(
         check_absent(keep)
     frame = None if model else frame_to_fit(list(tables), seed=seed, **reading.file)
     loaded, fitted = _model_for(filling, reading, model, frame, known, seed)
+    how = _filling_options(filling, model, shift=shift, censored=censored, seed=seed) | reading.file
     done = impute_files(
         loaded,
         list(tables),
         out,
-        draws=filling.draws,
-        seed=seed,
-        unseen=filling.unseen,
-        shift=read_shifts(shift),
-        censored=censored,
-        absent=filling.absent,
-        add_absent=filling.add_absent,
-        constraints=filling.constraint if model else (),
         escape_formulas=escape_formulas,
         workers=workers,
         engine=engine,
         say=on_stderr,
-        **reading.file,
+        **how,
     )
     if keep:
         keep_model(loaded, keep, list(tables))
@@ -235,6 +229,24 @@ def impute_folder(
     each = f" in each of {filling.draws} draws" if filling.draws else ""
     lines = [f"{done.cells:,} cells of {done.rows:,} rows in {done.files:,} files filled{each}{there}"]
     return Result(found, [*lines, *note_lines(_first(notes)), out, *([f"model: {keep}"] if keep else [])])
+
+
+def _filling_options(
+    filling: Filling, model: str | None, *, shift: Sequence[str], censored: str | None, seed: int
+) -> dict[str, Any]:
+    """Options of `complete` and of `impute_files`. `model`: its folder; None: the fit has kept to the rules already."""
+    from unmask.modalities.table.imputation.shift import read_shifts
+
+    return {
+        "draws": filling.draws,
+        "seed": seed,
+        "unseen": filling.unseen,
+        "shift": read_shifts(shift),
+        "censored": censored,
+        "absent": filling.absent,
+        "add_absent": filling.add_absent,
+        "constraints": filling.constraint if model else (),
+    }
 
 
 def _first(texts: Sequence[str]) -> list[str]:
@@ -282,7 +294,6 @@ def impute_table(
         keep: folder to keep that one in.
     """
     from unmask.modalities.table.imputation.complete import complete
-    from unmask.modalities.table.imputation.shift import read_shifts
     from unmask.modalities.table.imputation.uncertainty import write_intervals
     from unmask.modalities.table.pretrain import keep as keep_model
     from unmask.modalities.table.writing.writers import check_format, write_table
@@ -298,15 +309,8 @@ def impute_table(
     done = complete(
         loaded,
         frame,
-        draws=draws,
-        seed=seed,
         interval=coverage if intervals else None,
-        unseen=filling.unseen,
-        shift=read_shifts(shift),
-        censored=censored,
-        absent=filling.absent,
-        add_absent=filling.add_absent,
-        constraints=filling.constraint if model else (),
+        **_filling_options(filling, model, shift=shift, censored=censored, seed=seed),
     )
     for path, one in zip(written, done.tables, strict=True):
         write_table(one, path, escape_formulas=escape_formulas)

@@ -22,6 +22,7 @@ LIMIT_WORDS = re.compile(
     re.IGNORECASE,
 )
 """How laboratories write "below the limit" and "above the limit" without the limit."""
+LOW_TO_HIGH = "Write it from low to high, as 2-4, or correct the bounds of the column."
 LEAST = 5e-324
 """The number above 0."""
 COARSE, FINE = 20, 1e4

@@ -12,7 +12,7 @@ from unmask.errors import option
 from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN
 from unmask.modalities.table.reading.findings import Finding, named
 from unmask.modalities.table.reading.parse import LARGEST, Dates, beyond_arithmetic, dates_of, days, numbers, odd_days
-from unmask.modalities.table.schema.censored import LIMIT_WORDS, counted, refused
+from unmask.modalities.table.schema.censored import LIMIT_WORDS, LOW_TO_HIGH, counted, refused
 from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.suspicious_values import (
     NO_VALUE_WORDS,
@@ -56,10 +56,9 @@ def _censored(c: RawColumn) -> list[float]:
     if not inside.any():
         return []
     bounds = (c.given.get("low", -np.inf), c.given.get("high", np.inf))
-    hint = "Write it from low to high, as 2-4, or correct the bounds of the column."
     for wrong, here in refused(c.low, c.high, bounds).items():
         if here.any():
-            c.error("interval", wrong, hint, c.values[here])
+            c.error("interval", wrong, LOW_TO_HIGH, c.values[here])
     c.bad, c.number = c.bad & ~inside, np.where(inside, np.nan, c.number)
     where = counted(c.low[inside], c.high[inside], c.counts[inside])
     numbers = [*c.number[~c.bad & ~np.isnan(c.number)], *c.high[inside]]

@@ -25,7 +25,7 @@ from unmask.modalities.table.reading.parse import (
     numbers,
     text_of,
 )
-from unmask.modalities.table.schema.censored import Censored, censored, ends_of, refused
+from unmask.modalities.table.schema.censored import LOW_TO_HIGH, Censored, censored, ends_of, refused
 from unmask.modalities.table.schema.raw_column import unexplained, with_blanks
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import refuse_impossible
@@ -132,7 +132,7 @@ def _coded(
                 for says, here in refused(low, high, column.bounds).items():
                     if here.any():
                         own_rows = rows[here].tolist()
-                        intervals.append(_wrong_cells(frame, raw, column, own_rows, "interval", says, _LOW_TO_HIGH))
+                        intervals.append(_wrong_cells(frame, raw, column, own_rows, "interval", says, LOW_TO_HIGH))
                 found, bad = np.where(inside, np.nan, found), bad & ~inside
                 bounded = censored(rows[inside], low[inside], high[inside], column)
         bad = bad | beyond_arithmetic(found)
@@ -167,9 +167,6 @@ def _coded(
         return out, blanks, bounded
     code, prefix = ("value", "") if column.is_quantity else ("unseen", "category ")
     return out, [*intervals, _wrong_cells(frame, raw, column, wrong, code, says, hint, prefix)], None
-
-
-_LOW_TO_HIGH = "Write it from low to high, as 2-4, or correct the bounds of the column."
 
 
 def _wrong_cells(
