@@ -111,7 +111,8 @@ def measured(changes: list[str], seconds: float) -> dict[str, Any]:
 
     from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import ASK, EventSettings, with_overrides
-    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.records.labels import read_labels
+    from unmask.modalities.events.records.meds import read_meds
     from unmask.modalities.events.uses import query_answers
     from unmask.modalities.events.uses.model import load
     from unmask.modalities.events.uses.pretrain import pretrain

@@ -144,7 +144,8 @@ def main() -> None:
     if not data.exists():
         print(f"{data} is not there: nothing to measure")
         return
-    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.records.labels import read_labels
+    from unmask.modalities.events.records.meds import read_meds
     from unmask.training.settings import parse_set
 
     events = read_meds(data)

@@ -241,7 +241,8 @@ def death(a: argparse.Namespace) -> None:
     from sklearn.model_selection import StratifiedKFold
 
     from unmask.modalities.events.outcome.targets import Binary
-    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.records.labels import read_labels
+    from unmask.modalities.events.records.meds import read_meds
 
     data = SHARED / "data/events/physionet2012_a"
     if not data.exists():
@@ -304,7 +305,8 @@ def weigh(a: argparse.Namespace) -> None:
 
     from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import OutcomeSettings
-    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.records.labels import read_labels
+    from unmask.modalities.events.records.meds import read_meds
     from unmask.modalities.events.uses.work import OutcomeWork, worth
 
     data = SHARED / "data/events/physionet2012_a"

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
 RUN = ("python", "console")
 """Languages whose blocks are run."""
-PARSED = ("toml",)
+PARSED = ("toml", "yaml")
 """Languages whose blocks are read, which is all that can be done with them."""
 SHOWN = ("text", "json", "r")
 """Languages of outputs, of messages, and of other tools."""
@@ -55,8 +55,8 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether a test runs it."""
-        return self.language in RUN and not self.reason
+        """Whether a test runs it, or writes its file for those behind it."""
+        return (self.language in RUN or (self.language == "yaml" and bool(self.name))) and not self.reason
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from unmask.plugins import lazily
 
 if TYPE_CHECKING:
     from unmask.modalities.events.audit.audit_points import audit as audit
+    from unmask.modalities.events.audit.audit_task import labels as labels
     from unmask.modalities.events.network.prepare import prepare as prepare
     from unmask.modalities.events.recipes import EventSettings as EventSettings
     from unmask.modalities.events.recipes import OutcomeSettings
     from unmask.modalities.events.recipes import with_overrides as with_overrides
-    from unmask.modalities.events.records.meds import read_labels as read_labels
+    from unmask.modalities.events.records.labels import read_labels as read_labels
     from unmask.modalities.events.records.meds import read_meds as read_meds
     from unmask.modalities.events.sources.convert import convert as convert
     from unmask.modalities.events.uses.model import EventModel as EventModel

@@ -17,6 +17,7 @@ from typing import Any
 
 import page_files
 import pytest
+import yaml
 
 from commands import exit_code
 from doc_blocks import PARSED, ROOT, RUN, SHOWN, Block, Page, all_pages, commands
@@ -94,6 +95,8 @@ def run(block: Block, names: dict[str, Any], page: Page, given: set[str]) -> Non
     if block.name:
         Path(block.name).write_text(block.code)
     place = f"{page.path}:{block.line}"
+    if block.language == "yaml":
+        return
     if block.language == "python":
         try:
             code = "\n" * (block.line - 1) + block.code
@@ -200,5 +203,7 @@ def test_every_block_says_what_it_is():
             assert block.language in (*RUN, *PARSED, *SHOWN), f"{place}: {block.language or 'no language'}"
             if block.language == "toml":
                 tomllib.loads(block.code)
+            if block.language == "yaml":
+                yaml.safe_load(block.code)
             if block.language == "r":
                 assert block.reason, f"{place}: say why it is not run"

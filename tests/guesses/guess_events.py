@@ -21,6 +21,11 @@ def names(home: Path) -> dict[str, Any]:
     frame = pl.concat(pl.read_parquet(file) for file in sorted((home / "meds" / "data").rglob("*.parquet")))
     task = pl.read_parquet(home / "task" / "0.parquet")
     frame.write_csv(home / "events.csv")
+    window = "start_inclusive: False, end_inclusive: True, index_timestamp: start, label: glucose"
+    (home / "task.yaml").write_text(
+        "predicates: {visit: {code: VISIT}, glucose: {code: GLUCOSE, value_min: 9}}\n"
+        f"trigger: visit\nwindows: {{target: {{start: trigger, end: start + 180 days, {window}}}}}\n"
+    )
     return {
         "meds": frame.to_pandas(),
         "task_df": task.to_pandas(),

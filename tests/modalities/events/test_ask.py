@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from event_data import main_fails, main_ok
 
 import unmask
 from unmask.errors import UserError
 from unmask.modalities.events.questions.query_text import parsed
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.records.vocabulary import LEVELS
 
 QUICK = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32"]
@@ -217,3 +220,75 @@ def test_a_code_is_plain_or_within_quotes(question: str):
 def test_a_horizon_may_stand_without_a_space():
     assert parsed("A  WITHIN 30days ").hours == 720
     assert parsed('"a within b > c" > 1e3 within 1.5 weeks').items[0].code == "a within b > c"
+
+
+def task_of(code: str, folder: Path, **target: object) -> Path:
+    """At each event of a code: does it come again within some days?"""
+    window = {"start_inclusive": False, "end_inclusive": True}
+    windows = {
+        "known": {"start": None, "end": "trigger", **window, "start_inclusive": True, "index_timestamp": "end"},
+        "target": {"start": "trigger", "end": "start + 40 days", **window, "label": "code", **target},
+    }
+    path = folder / "task.yaml"
+    content = {"predicates": {"code": {"code": code}}, "trigger": "code", "windows": windows}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_a_task_is_asked_at_its_own_points(
+    asking: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    model, code = unmask.load(asking), code_of(unmask.load(asking), valued=False)
+    task = task_of(code, tmp_path)
+    frame = model.ask(home / "meds", task)
+    question = f'"{code}" within 40 days'
+    assert frame["question"].unique().to_list() == [question]
+    assert frame.drop("boolean_value", "predicted_boolean_probability").equals(
+        model.ask(home / "meds", question, task)  # the same points, by `read_labels`
+    )
+    events = read_meds(home / "meds")
+    points = read_labels(task, events)
+    assert frame["boolean_value"].to_list() == points.value.astype(bool).tolist()
+    assert 0 < points.value.mean() < 1
+    capsys.readouterr()
+    out = tmp_path / "answers.parquet"
+    main_ok(["ask", str(asking), str(home / "meds"), str(task), "--out", str(out), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    answered = frame.drop_nulls("probability")
+    error = (answered["probability"] - answered["boolean_value"].cast(pl.Float64)) ** 2
+    assert found["results"]["model"]["brier"] == pytest.approx(error.mean())
+    assert found["results"]["prevalence"]["auroc"] == 0.5
+    written = pl.read_parquet(out)
+    assert written["predicted_boolean_probability"].to_list() == answered["probability"].to_list()
+    assert "question" not in written.columns
+
+
+def test_a_bound_that_counts_itself_is_asked_beyond_the_number_before_it(asking: Path, home: Path, tmp_path: Path):
+    model = unmask.load(asking)
+    lab = code_of(model, valued=True)
+    cut = float(model.folder.vocabulary.knots[model.folder.vocabulary.numbers([lab])[0], len(LEVELS) // 2])
+    task = task_of(lab, tmp_path)
+    content = yaml.safe_load(task.read_text())
+    content["predicates"]["code"] |= {"value_min": cut, "value_min_inclusive": True}
+    task.write_text(yaml.safe_dump(content))
+    item = parsed(model.ask(home / "meds", task)["question"][0]).items[0]
+    assert np.nextafter(np.float32(item.cut), np.float32(np.inf)) == np.float32(cut)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ({"start": "trigger + 1h"}, "does not begin at the prediction time"),
+        ({"start_inclusive": True}, "at the prediction time itself"),
+        ({"end": "start -> code"}, "ends with an event"),
+        ({"has": {"code": "(1, None)"}}, "chosen by what comes after them"),
+    ],
+)
+def test_a_task_that_is_no_question_is_refused(target: dict, says: str, asking: Path, home: Path, tmp_path: Path):
+    model = unmask.load(asking)
+    task = task_of(code_of(model, valued=False), tmp_path, **target)
+    with pytest.raises(UserError, match=says) as error:
+        model.ask(home / "meds", task)
+    assert "labels=" in error.value.hint
+    with pytest.raises(UserError, match="its own points"):
+        model.ask(home / "meds", task, home / "task")

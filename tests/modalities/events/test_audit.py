@@ -17,7 +17,8 @@ from unmask.cli.events.uses import odd_points
 from unmask.modalities.events.audit.audit_points import audit, lines
 from unmask.modalities.events.audit.findings import AuditFinding
 from unmask.modalities.events.records.cuts import after_death, without_events
-from unmask.modalities.events.records.meds import read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.records.shards import write_meds
 from unmask.modalities.events.uses.demo import simulate
 

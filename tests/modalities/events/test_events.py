@@ -15,7 +15,8 @@ from event_data import DAY, labels, main_ok, shard, table
 from unmask.errors import UserError
 from unmask.modalities.events.outcome.features import summarise
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import NO_VISIT, STATIC, Labels, read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import NO_VISIT, STATIC, Labels, read_meds
 from unmask.modalities.events.records.shards import write_meds
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary, shortened
 from unmask.modalities.events.uses.demo import simulate

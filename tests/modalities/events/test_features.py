@@ -13,7 +13,8 @@ from unmask.modalities.events.outcome.features import Features, gather
 from unmask.modalities.events.outcome.outcome import Forest, OutcomeHead, fit_head, scale_of
 from unmask.modalities.events.outcome.targets import Binary
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.modalities.events.records.meds import read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.uses.model import load
 from unmask.modalities.events.uses.work import OutcomeWork
 

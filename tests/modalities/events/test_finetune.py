@@ -18,7 +18,8 @@ from unmask.errors import UserError
 from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import Classes, NumberTarget, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
-from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import Labels, read_meds
 from unmask.modalities.events.uses.finetune import finetune_outcome, label_remarks
 
 QUICK = OutcomeSettings(epochs=8, members=2, hidden=16, trees=20, curve=False, baselines=False)

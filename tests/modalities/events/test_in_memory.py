@@ -16,7 +16,8 @@ from unmask.errors import UserError
 from unmask.modalities.events.audit.audit_points import audit
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.histories import Histories, odd_values
-from unmask.modalities.events.records.meds import as_events, read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import as_events, read_meds
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
 from unmask.modalities.events.uses.demo import simulate
 from unmask.modalities.events.uses.finetune import finetune_outcome

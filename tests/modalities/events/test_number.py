@@ -22,7 +22,8 @@ from unmask.modalities.events.outcome.outcome import Forest
 from unmask.modalities.events.outcome.scoring import r2, spearman
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, from_dict, target_of
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import Labels, read_meds
 from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.outcome_report import in_words, ranges
 

@@ -18,7 +18,8 @@ from unmask.modalities.events.outcome.targets import Binary
 from unmask.modalities.events.outcome.tune import Tuner, thinned
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.next_visit import finetune_next_visit
 

@@ -26,7 +26,8 @@ from unmask.modalities.events.outcome.targets import Binary, TimeToEvent
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.encounters import own_events, visits_of
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import HOUR, Labels, read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import HOUR, Labels, read_meds
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
 from unmask.modalities.events.uses.fill import next_events, timeline
 from unmask.modalities.events.uses.finetune import finetune_outcome

@@ -12,7 +12,8 @@ from event_data import main_fails, main_ok
 import unmask
 from unmask.modalities.events.outcome.targets import Binary
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.modalities.events.records.meds import read_labels, read_meds
+from unmask.modalities.events.records.labels import read_labels
+from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.uses.work import OutcomeWork, worth
 
 QUICK = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32"]

@@ -87,7 +87,7 @@ def finetune(
     model: str = options.model(),
     data: str = options.source("MEDS folder."),
     out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
-    labels: str = options.source_option("MEDS task folder with the labels."),
+    labels: str = options.source_option("MEDS task folder with the labels, or an ACES task file (.yaml)."),
     config: options.Config = None,
     set_: options.Set = [],
     epochs: int = typer.Option(None, help="Passes over the training points at most, of each network."),
@@ -165,7 +165,10 @@ def predict(
     model: options.Tuned,
     data: str = options.source("MEDS folder."),
     out: str = typer.Option(..., help="Where the predictions go, .parquet."),
-    labels: str = options.source_option("MEDS task folder of prediction times."),
+    labels: str = options.source_option("MEDS task folder of prediction times, or an ACES task file."),
+    meds_evaluation: bool = typer.Option(
+        False, "--meds-evaluation", help="Of a yes or no: the columns that the package meds-evaluation reads, alone."
+    ),
     seed: options.Seed = 0,
 ) -> Result:
     """Probabilities at every prediction point, as MEDS-shaped parquet."""
@@ -173,7 +176,7 @@ def predict(
 
     from unmask.modalities.events.records.cuts import after_death, without_events
     from unmask.modalities.events.records.meds import BY_SPLITS, read_meds
-    from unmask.modalities.events.uses.model import write_predictions
+    from unmask.modalities.events.uses.model import as_predictions, write_predictions
 
     if labels is None:
         raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")
@@ -181,7 +184,7 @@ def predict(
     loaded = use.load(model)
     events = read_meds(data)
     frame, points = loaded.predicted(events, labels)
-    write_predictions(frame, out)
+    write_predictions(as_predictions(frame) if meds_evaluation else frame, out)
     found: dict[str, Any] = {
         "out": out,
         "rows": len(points),

@@ -1,4 +1,4 @@
-"""unmask events convert, and unmask events audit."""
+"""unmask events convert, labels and audit."""
 
 from __future__ import annotations
 
@@ -71,9 +71,24 @@ def convert(
     return Result(found, lines)
 
 
+def labels(
+    data: str = options.source("MEDS folder."),
+    task: str = options.source_option("ACES task file (.yaml): what is a point, and what makes its label true.", ...),
+    out: str = typer.Option(..., help="MEDS task folder to make."),
+    predicates: str = options.source_option("A second file, with the predicates of this data set."),
+) -> Result:
+    """Prediction times and labels of an ACES task: how many points, how often true, what left the others out, and what
+    the definition itself gives away."""
+    from unmask.modalities.events.audit.audit_task import labels as run
+
+    found = run(data, task, out, predicates=predicates)
+    lines = [*found.lines(), f"labels: {out}/labels.parquet", f"task, as it was read: {out}/task.yaml"]
+    return Result({"out": out} | found.to_dict(), lines)
+
+
 def audit(
     data: str = options.source("MEDS folder."),
-    labels: str = options.source_option("MEDS task folder: looks at its prediction times too."),
+    labels: str = options.source_option("MEDS task folder or ACES task file: looks at its prediction times too."),
     out: str = typer.Option(None, help="Where to write the HTML report."),
     examples: options.Examples = False,
 ) -> Result:

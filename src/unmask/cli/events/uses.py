@@ -104,7 +104,8 @@ def embed(
     import numpy as np
     import polars as pl
 
-    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.records.labels import read_labels
+    from unmask.modalities.events.records.meds import read_meds
     from unmask.modalities.events.uses.model import write_predictions
 
     ids_file = out if out.endswith(".parquet") else f"{out.removesuffix('.npy')}.ids.parquet"
@@ -134,7 +135,7 @@ def evaluate(
     use: EventLoading,
     model: options.Model,
     data: list[str] = options.source("MEDS folder."),
-    labels: str = options.source_option("MEDS task folder."),
+    labels: str = options.source_option("MEDS task folder, or an ACES task file (.yaml)."),
     seed: options.Seed = 0,
 ) -> Result:
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
@@ -162,10 +163,13 @@ def ask(
     data: str = options.source("MEDS folder."),
     questions: list[str] = typer.Argument(
         ...,
-        help='Such as "LAB//glucose > 10 within 30 days", "any of A, B within 1 year", "none of A, B within 1 year".',
+        help='Such as "LAB//glucose > 10 within 30 days", "any of A, B within 1 year", "none of A, B within 1 year"; '
+        "or an ACES task file (.yaml), asked at its own points.",
     ),
     out: str = typer.Option(None, help="Parquet to write the answers to."),
-    at: str = options.source_option("MEDS task folder: asks at its prediction times, not at each last event."),
+    at: str = options.source_option(
+        "MEDS task folder (or task file): asks at its prediction times, not at each last event."
+    ),
     until: str = typer.Option(
         None,
         help="Day or time up to which the records were written, such as 2024-06-30: asks then, not at last events.",
@@ -177,9 +181,11 @@ def ask(
     """How probable is what is to come, without a label: of every patient, or at every prediction time."""
     import polars as pl
 
-    from unmask.modalities.events.records.meds import read_labels, read_meds
-    from unmask.modalities.events.uses.model import write_predictions
-    from unmask.modalities.events.uses.query_answers import summary_lines, write
+    from unmask.modalities.events.records.aces import is_task
+    from unmask.modalities.events.records.labels import read_labels
+    from unmask.modalities.events.records.meds import read_meds
+    from unmask.modalities.events.uses.model import as_predictions, write_predictions
+    from unmask.modalities.events.uses.query_answers import judged, summary_lines, write
 
     if out is None:
         raise UserError("ask without --out", hint="Say which parquet to write.")
@@ -194,22 +200,30 @@ def ask(
     loaded = use.load(model)
     events = read_meds(data)
     points = None if at is None else read_labels(at, events, need_value=False)
-    frame = loaded.ask(events, questions, points, until=until)
+    task = next((q for q in questions if is_task(q)), None)
+    if task is not None and len(questions) > 1:
+        raise UserError(f"{task}: a task, and {len(questions) - 1} questions", hint="Ask a task alone.")
+    frame = loaded.ask(events, questions if task is None else task, points, until=until)
     if report is not None:
         histories, drawn = loaded.histories(events), list(patient or ())
         write(loaded.folder, histories, frame, report, patients=drawn, examples=examples, source=data)
-    write_predictions(frame, out)
+    write_predictions(frame if task is None else as_predictions(frame), out)
     unanswered = frame.filter(frame["unanswered"].is_not_null())
     reasons = {str(n): c for n, c in unanswered.group_by("unanswered").len().sort("unanswered").iter_rows()}
-    lines = [f"{out}: {len(frame):,} answers", *summary_lines(frame)]
+    written = frame if task is None else frame.drop_nulls("probability")
+    lines = [f"{out}: {len(written):,} answers", *summary_lines(frame)]
     lines += [f"not answered: {count:,} ({why})" for why, count in reasons.items()]
     lines += data_lines(loaded.unknown, 0 if points is None else points.outside)
     lines += loaded.uncalibrated()
     lines += [f"report: {report}"] if report is not None else []
-    found = {"out": out, "rows": len(frame), "questions": len(questions), "unanswered": reasons}
+    found = {"out": out, "rows": len(written), "questions": len(questions), "unanswered": reasons}
     found |= {"outside": 0 if points is None else points.outside, "warnings": loaded.uncalibrated()}
     means = frame.group_by("question", maintain_order=True).agg(pl.col("probability").mean())
     found |= {"means": dict(means.iter_rows())}
+    if task is not None:
+        results = judged(frame)
+        found |= {"results": results}
+        lines += result_lines(results, interval_text)
     found |= {"report": report} if report is not None else {}
     return Result(found | loaded.unknown, lines, loaded)
 

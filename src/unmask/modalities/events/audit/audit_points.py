@@ -13,17 +13,27 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unmask.errors import either
 from unmask.evaluation.card import Use
-from unmask.evaluation.charts import number, table
+from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
 from unmask.evaluation.shown import Printed, Shown
 from unmask.modalities.events.audit.audit_events import CHECKS
-from unmask.modalities.events.audit.findings import DAY, MIDNIGHT, SHOWN, AuditFinding, matching, most_frequent
+from unmask.modalities.events.audit.audit_task import task_findings
+from unmask.modalities.events.audit.findings import (
+    DAY,
+    MIDNIGHT,
+    SHOWN,
+    AuditFinding,
+    lines_of,
+    matching,
+    most_frequent,
+    shown_cell,
+)
 from unmask.modalities.events.records.cuts import Cuts, after_death, cut, flat, searched, without_events
 from unmask.modalities.events.records.encounters import encounters
 from unmask.modalities.events.records.histories import FEWEST
-from unmask.modalities.events.records.meds import STATIC, Events, Labels, as_events, may_be_classes, read_labels
+from unmask.modalities.events.records.labels import may_be_classes, read_labels
+from unmask.modalities.events.records.meds import STATIC, Events, Labels, as_events
 from unmask.progress import counted
 
 WINDOW = DAY
@@ -317,29 +327,11 @@ def at_midnight(events: Events, points: Labels) -> Iterator[AuditFinding]:
 TASK_CHECKS = (leakage, points_after_death, points_without_events, encounter_continues, at_the_point, at_midnight)
 
 
-ON_SCREEN = 5
-"""Codes listed with a finding on the screen."""
-
-
 def lines(found: Sequence[AuditFinding], about: dict[str, Any]) -> list[str]:
     """A heading, then of each finding its sentence, what to do, and the first codes."""
     warnings = sum(f.level == "warning" for f in found)
     examined = ", ".join(f"{count:,} {name}" for name, count in about.items())
-    out = [f"{examined}: {warnings} warnings, {len(found) - warnings} notes"]
-    for f in found:
-        out += [f"{f.level.upper()} {f.check}: {f.sentence}", f"    {f.todo}"]
-        for row in f.rows[:ON_SCREEN]:
-            out.append("    " + "  ".join(f"{n}: {_cell(v)}" for n, v in zip(f.columns, row, strict=True)))
-        if len(f.rows) > ON_SCREEN:
-            out.append(
-                f"    and {len(f.rows) - ON_SCREEN} more in {either('--json and --out', 'the rows of the finding')}"
-            )
-    return out
-
-
-def _cell(value: Any) -> str:
-    """A cell of a finding; a value, which is kept in single precision, in four digits."""
-    return number(value) if isinstance(value, float) else str(value)
+    return [f"{examined}: {warnings} warnings, {len(found) - warnings} notes", *lines_of(found)]
 
 
 def page(
@@ -353,7 +345,7 @@ def page(
         report.section("No warning", "No check saw anything that would let a model know the future.")
     for f in found:
         text = Markup("<p>{}</p><p>{}</p>").format(f.sentence, f.todo)
-        rows = [[_cell(cell) for cell in row] for row in f.rows] if examples or "subject" not in f.columns else []
+        rows = [[shown_cell(cell) for cell in row] for row in f.rows] if examples or "subject" not in f.columns else []
         note = f"The first {len(rows)}." if len(rows) == SHOWN else ""
         heading = f"{f.level.capitalize()}: {f.check}"
         report.section(heading, text + table(list(f.columns), rows) if rows else text, note=note)
@@ -395,7 +387,8 @@ def audit(data: Any, labels: Any = None) -> Audited:
     """All findings, warnings first, and what was looked at (events, subjects, points).
 
     Args:
-        labels: as `read_labels` takes them; without, what concerns prediction times is not looked at.
+        labels: as `read_labels` takes them; without, what concerns prediction times is not looked at. Of a task file
+            (.yaml) its definition is looked at too.
 
     Raises:
         UserError: data or labels are not MEDS.
@@ -405,6 +398,7 @@ def audit(data: Any, labels: Any = None) -> Audited:
     found = [f for check in counted(CHECKS, len(CHECKS)) for f in check(events)]
     if points is not None:
         found += [f for task_check in counted(TASK_CHECKS, len(TASK_CHECKS)) for f in task_check(events, points)]
+        found += task_findings(labels, events)
     about: dict[str, Any] = {"events": len(events.time), "subjects": len(events), "codes": len(events.codes)}
     about |= {} if points is None else {"points": len(points)}
     return Audited((sorted(found, key=lambda f: f.level != "warning"), about))

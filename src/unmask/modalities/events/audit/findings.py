@@ -4,12 +4,14 @@ number of events."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from unmask.errors import either
+from unmask.evaluation.charts import number
 from unmask.modalities.events.records.meds import HOUR, STATIC, Events
 from unmask.progress import counted
 
@@ -119,3 +121,26 @@ def most_frequent(events: Events, count: np.ndarray, what: str = "events") -> di
 def day_of(time: int) -> str:
     """A time in microseconds as YYYY-MM-DD."""
     return str(np.datetime64(int(time), "us").astype("datetime64[D]"))
+
+
+ON_SCREEN = 5
+"""Codes listed with a finding on the screen."""
+
+
+def lines_of(found: Sequence[AuditFinding]) -> list[str]:
+    """Of each finding its sentence, what to do, and the first codes."""
+    out = list[str]()
+    for f in found:
+        out += [f"{f.level.upper()} {f.check}: {f.sentence}", f"    {f.todo}"]
+        for row in f.rows[:ON_SCREEN]:
+            out.append("    " + "  ".join(f"{n}: {shown_cell(v)}" for n, v in zip(f.columns, row, strict=True)))
+        if len(f.rows) > ON_SCREEN:
+            out.append(
+                f"    and {len(f.rows) - ON_SCREEN} more in {either('--json and --out', 'the rows of the finding')}"
+            )
+    return out
+
+
+def shown_cell(value: Any) -> str:
+    """A cell of a finding; a value, which is kept in single precision, in four digits."""
+    return number(value) if isinstance(value, float) else str(value)

@@ -21,7 +21,8 @@ from unmask.given import natural
 from unmask.modalities.events.outcome.number import LastValue
 from unmask.modalities.events.recipes import Problem
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import Labels, may_be_classes
+from unmask.modalities.events.records.labels import may_be_classes
+from unmask.modalities.events.records.meds import Labels
 
 INTERVALS = 12
 """Of the time to an event, cut at quantiles of the observed event times."""

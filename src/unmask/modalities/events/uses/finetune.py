@@ -32,7 +32,8 @@ from unmask.modalities.events.outcome.targets import Classes, MultiLabel, Number
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import BY_SPLITS, Events, Labels, as_events, named, read_labels
+from unmask.modalities.events.records.labels import named, read_labels
+from unmask.modalities.events.records.meds import BY_SPLITS, Events, Labels, as_events
 from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.uses import outcome_report
 from unmask.modalities.events.uses.card import KINDS as OUTCOMES

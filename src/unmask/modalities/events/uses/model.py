@@ -31,13 +31,17 @@ from unmask.modalities.events.outcome.targets import (
     from_dict,
 )
 from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
+from unmask.modalities.events.questions.query_task import question_of
 from unmask.modalities.events.questions.query_text import EXAMPLE
 from unmask.modalities.events.recipes import OutcomeSettings, moment_of, structure_of
+from unmask.modalities.events.records.aces import is_task, read_task
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories, odd_value_lines, unknown_line, unknown_of
-from unmask.modalities.events.records.meds import HELD_OUT, Events, Labels, as_events, named, read_labels, worded
+from unmask.modalities.events.records.labels import named, read_labels
+from unmask.modalities.events.records.meds import HELD_OUT, Events, Labels, as_events, worded
 from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.splits import Met, met
+from unmask.modalities.events.records.windows import evaluate_task
 from unmask.modalities.events.uses.card import scored_figures
 from unmask.modalities.events.uses.fill import SCHEMA, By, died, missing_values, next_events, surprise
 from unmask.modalities.events.uses.folder import EventFolder, load_folder, save_folder
@@ -256,26 +260,30 @@ class EventModel(Usable):
         return frame, points
 
     def ask(
-        self, data: Any, questions: str | Iterable[str], at: Any = None, *, until: str | None = None
+        self, data: Any, questions: str | Path | Iterable[str], at: Any = None, *, until: str | None = None
     ) -> pl.DataFrame:
         """Answers to questions about what is to come, without a label: how probable is it that a code, its value
         beyond one, or any or none of several, stands in the record within so long after the time of asking?
 
         Args:
-            questions: such as "LAB//glucose > 10 within 30 days"; `query_text` has the grammar.
+            questions: such as "LAB//glucose > 10 within 30 days"; `query_text` has the grammar. Or one ACES task file
+                (.yaml), asked at its own points.
             at: labels, as `read_labels` takes them: asked at their times; default at the last event of each patient (an
                 OBSERVATION_END where the data has one).
             until: a day or a time, such as "2024-06-30": everybody is asked then, the date of the extract.
 
         Returns:
-            subject_id, prediction_time, question, probability (null where nothing can be said), unanswered (why); a row
-            per point and question, points in the order of the labels; a warning says which labels are left out, for
+            subject_id, prediction_time, question, probability (null where nothing can be said), unanswered (why), of a
+            task also boolean_value and predicted_boolean_probability, the probability once more; a row per point and
+            question, points in the order of the labels; a warning says which labels are left out, for
             their subjects have no events.
 
         Raises:
             UserError: the model was pretrained without questions, a question cannot be read or was not trained (an
                 unknown code, with the nearest known ones; a horizon; a value), or the data are not right.
         """
+        if is_task(questions):
+            return self._ask_task(questions, data, given=at is not None or until is not None)
         one = isinstance(questions, str) or not isinstance(questions, Iterable)
         several: list[Any] = [questions] if one else values_of(questions)
         for question in several:
@@ -290,6 +298,22 @@ class EventModel(Usable):
         self.folder.model.to(self.device)
         end = None if until is None else moment_of(until, option("until"))
         return ask(self.folder, histories, several, points, end)
+
+    def _ask_task(self, path: Any, data: Any, *, given: bool) -> pl.DataFrame:
+        """`ask` of a task file at its own points."""
+        if given:
+            raise UserError(
+                f"{path}: a task, with {option('at')} or {option('until')}", hint="A task is asked at its own points."
+            )
+        queries_of(self.folder)
+        task, events = read_task(path), as_events(data)
+        found = evaluate_task(task, events)
+        question = question_of(task, found, self.folder.vocabulary)
+        self.folder.model.to(self.device)
+        frame = ask(self.folder, self.histories(events), [question], Labels(subject=found.subject, time=found.time))
+        return frame.with_columns(
+            boolean_value=pl.Series(found.value, dtype=pl.Boolean), predicted_boolean_probability=pl.col("probability")
+        )
 
     def uncalibrated(self) -> list[str]:
         """What to say of answers that no held-out patients calibrated; a line or none."""
@@ -453,3 +477,17 @@ def write_predictions(frame: pl.DataFrame, out: str | Path) -> None:
     """Write a parquet, whole or not at all."""
     with written(out) as temporary:
         frame.write_parquet(temporary)
+
+
+def as_predictions(frame: pl.DataFrame) -> pl.DataFrame:
+    """Predictions of a yes or no with the columns that the package meds-evaluation reads, and no other; of the points
+    that have one.
+
+    Raises:
+        UserError: they are of another kind.
+    """
+    name = "predicted_boolean_probability"
+    if name not in frame.columns:
+        raise UserError("no predictions of a yes or no: meds-evaluation reads no others", hint="Leave the option out.")
+    value = (pl.col(name) >= 0.5).alias("predicted_boolean_value")
+    return frame.drop_nulls(name).select("subject_id", "prediction_time", "boolean_value", value, name)

@@ -17,6 +17,7 @@ from unmask.core.inference import first_slots, inference_mode
 from unmask.errors import UserError, option
 from unmask.evaluation.charts import histogram, line_chart, number, table
 from unmask.evaluation.report import Report
+from unmask.modalities.events.outcome.scoring import figures
 from unmask.modalities.events.questions.queries import (
     ABOVE,
     BELOW,
@@ -172,6 +173,16 @@ def ask(
     return frame.with_columns(
         prediction_time=pl.when(pl.Series(timeless)).then(None).otherwise(pl.col("prediction_time"))
     )
+
+
+def judged(frame: pl.DataFrame) -> dict[str, dict[str, Any]]:
+    """Figures of the answers to a task, and of its prevalence, at the points that were answered."""
+    answered = frame.drop_nulls("probability")
+    y, p, who = (answered[n].to_numpy() for n in ("boolean_value", "probability", "subject_id"))
+    if not len(answered):
+        return {}
+    same = np.full(len(p), y.mean())
+    return {"model": figures(y.astype(np.int64), p, who), "prevalence": figures(y.astype(np.int64), same, who)}
 
 
 CODES = 64

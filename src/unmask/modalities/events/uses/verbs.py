@@ -90,7 +90,7 @@ def evaluate(
 def ask(
     model: str | Path | EventModel,
     data: Any,
-    questions: str | Iterable[str],
+    questions: str | Path | Iterable[str],
     at: Any = None,
     *,
     until: str | None = None,
