@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unmask.modalities.images.reading.sources import read_images as read_images
     from unmask.modalities.images.recipes import ImageSettings as ImageSettings
     from unmask.modalities.images.recipes import with_overrides as with_overrides
+    from unmask.modalities.images.uses.describe import describe as describe
     from unmask.modalities.images.uses.finetune import finetune_classify
     from unmask.modalities.images.uses.model import ImageModel as ImageModel
     from unmask.modalities.images.uses.model import load as load

@@ -7,10 +7,13 @@ Each modality brings a function per command (`Modality.commands`); its signature
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import inspect
+import itertools
 import mimetypes
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -122,12 +125,27 @@ def readers_of(one: Modality, name: str) -> dict[str, TyperCommand]:
 
 
 def kind_of_data(data: str) -> str:
-    """The modality that describes data before there is a model: of folders, pictures and arrays 'images', else
-    'table'."""
+    """The modality that describes data before there is a model: of folders, pictures, arrays and tables of
+    files that are pictures 'images', else 'table'."""
     path = Path(data).expanduser()
     arrays = path.name.lower().endswith((".npy", ".npz", ".dcm", ".nii", ".nii.gz")) or "idx" in path.suffixes
+    if path.suffix.lower() in (".csv", ".tsv") and _names_pictures(path):
+        return "images"
     known = (mimetypes.guess_type(path.name)[0] or "").startswith("image/")
     return "images" if path.is_dir() or arrays or known or "ubyte" in path.name else "table"
+
+
+_FILES = re.compile("file|filename|file_name|filepath|file_path|path|image|image_path|img|picture", re.IGNORECASE)
+
+
+def _names_pictures(table: Path) -> bool:
+    """Whether a table has a column of files, by its name, and the first of them is a picture that is there."""
+    with contextlib.suppress(OSError, ValueError, csv.Error), table.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.reader(itertools.islice(lines, 2), delimiter="\t" if table.suffix.lower() == ".tsv" else ",")
+        names, first = next(rows, []), next(rows, [])
+        cells = [cell for name, cell in zip(names, first, strict=False) if _FILES.fullmatch(name.strip())]
+        return any((table.parent / cell).is_file() and kind_of_data(cell) == "images" for cell in cells)
+    return False
 
 
 class Dispatch(TyperCommand):

@@ -28,7 +28,7 @@ def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False
     from unmask.training.settings import apply_overrides, parse_set
 
     given = dict(parse_set(pairs))
-    known = (*READING[:-1], "group", "image_size") if size else READING + (TABLE[:2] if table else ())
+    known = ((*READING[:-1], "image_size") if size else READING) + (TABLE[:2] if table else ())
     known += ("label_column", "group") if labelled else ()
     for key in given:
         if key not in known:
@@ -57,23 +57,25 @@ def account(images: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def describe(
-    data: list[str] = options.source("A folder of pictures, files, .npy, .npz or .idx.gz."),
+    data: list[str] = options.source(
+        "A folder of pictures, files, .npy, .npz or .idx.gz, a table of files and labels."
+    ),
+    out: str = typer.Option(None, help="Also write what was found as an HTML page with thumbnails here."),
     set_: list[str] = typer.Option(
-        [], "--set", help="How files are read: image_size, planes, alpha, nodata, slice, view, overlap, group."
+        [],
+        "--set",
+        help="How files are read: image_size, planes, alpha, nodata, slice, view, overlap, group; of a table of files: "
+        "pictures, column, label_column.",
     ),
 ) -> Result:
-    """Look at pictures before a run: classes, parts, sizes and what is cut of them, groups, copies, values."""
-    from unmask.modalities.images.network.build import usual_size
-    from unmask.modalities.images.network.features import PASSING
-    from unmask.modalities.images.reading.account import account_lines, contents, describe
-    from unmask.modalities.images.reading.sources import read_images
+    """Look at pictures before a run: classes, parts, sizes and what is cut, values, copies, groups, unread files."""
+    from unmask.modalities.images.uses.describe import describe
 
-    how = {"store": PASSING, "size": usual_size, **reading(set_, size=True)}
-    images = read_images(data[0] if len(data) == 1 else data, **how)
-    found = describe(images)
-    found["notes"] += contents(images)
-    found["classes"] = images.classes
-    return Result(found, account_lines(found))
+    check_results([out], data)
+    how = reading(set_, table=True, labelled=True, size=True)
+    found = describe(data[0] if len(data) == 1 else data, image_size=how.pop("size", None), **how)
+    places = {"out": str(found.write_report(out))} if out else {}
+    return Result(found.to_dict() | places, [*found.lines(), *(f"written: {place}" for place in places.values())])
 
 
 def pretrain(

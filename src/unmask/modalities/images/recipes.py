@@ -91,8 +91,8 @@ class ImageSettings:
         nodata: value of pixels that were not measured, where files do not say; NaN always are.
         slice: how volumes (NIfTI) are cut: axial, coronal or sagittal.
         group: what must not be split between training and held-out pictures: folder, a folder level (1 is the first
-            below the folder given), file, or a column of a table; none takes the patient of DICOM files and the file
-            elsewhere.
+            below the folder given), name (of a file, up to its first number: patient07 of patient07_03.png), file, or a
+            column of a table; none takes the patient of DICOM files and the file elsewhere.
         crop: random resized crops of this share of the area, low,high; 1,1 for none. None is 0.6,1 with view=shrink,
             else 1,1; where views are compared (target=views, contrast) 0.3,1, except with view=crop.
         flip: mirror half of the pictures.

@@ -34,7 +34,8 @@ from unmask.modalities.images.network.features import PASSING, cell_means, cells
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.reading.account import tell_skipped
 from unmask.modalities.images.reading.arrays import ImageSet, some_pictures
-from unmask.modalities.images.reading.split import kept_together, several_labels
+from unmask.modalities.images.reading.copies import several_labels
+from unmask.modalities.images.reading.split import kept_together
 from unmask.modalities.images.recipes import ATTRIBUTES
 from unmask.verbs import Usable
 from unmask.writing import write_json_lines

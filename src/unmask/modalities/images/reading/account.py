@@ -13,10 +13,10 @@ import numpy as np
 from unmask.errors import UserError, first_of, setting
 from unmask.evaluation.classes import class_counts, label_notes
 from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.reading.copies import copy_notes
 from unmask.modalities.images.reading.decode import scale_of
 from unmask.modalities.images.reading.lazy import StreamedArray
 from unmask.modalities.images.reading.listing import reasons
-from unmask.modalities.images.reading.split import copy_notes
 
 _RANGED = 2000
 """Pictures whose values are looked at, evenly taken; of files that are decoded as they come fewer."""

@@ -205,6 +205,8 @@ class ReadOptions:
     problem: Problem | None = None
     pictures: str | None = None
     usual: Mapping[str, Any] = field(default_factory=dict)
+    inspect: Any = None
+    """What looks at files (`inspection.Inspection`) in place of decoding them into one form."""
 
     @property
     def choice(self) -> Choice:

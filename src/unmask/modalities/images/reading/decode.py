@@ -332,7 +332,7 @@ def opened(source: Source, choice: Choice = PLAIN) -> Opened | Broken | Ambiguou
     except Undecided as undecided:
         return Ambiguous(what=undecided.what, hint=undecided.hint)
     except Exception as error:  # whatever a broken file makes a reader raise
-        return _broken(error, source)
+        return broken(error, source)
 
 
 def survey(source: Source, choice: Choice = PLAIN) -> list[Header] | Broken | Ambiguous:
@@ -350,7 +350,7 @@ def pictures(source: Source, choice: Choice = PLAIN) -> list[Picture] | Broken |
     try:
         return list(found.decode())
     except Exception as error:  # whatever a broken file makes a decoder raise
-        return _broken(error, source)
+        return broken(error, source)
 
 
 def name_of(name: str, part: str) -> str:
@@ -417,7 +417,7 @@ def _start(source: Source) -> bytes:
         return file.read(132)
 
 
-def _broken(error: Exception, source: Source) -> Broken:
+def broken(error: Exception, source: Source) -> Broken:
     if isinstance(error, FileNotFoundError):
         return Broken(reason="no such file")
     size = len(source) if isinstance(source, bytes) else _size(source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import re
 import struct
 import zipfile
 from collections import Counter
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.files import files_below
 from unmask.given import SPLIT_COLUMNS, split_named
 from unmask.memory import refuse_more_than_memory
 from unmask.modalities.images.formats.picture import DEFLATE, Broken, Source
@@ -29,7 +27,7 @@ from unmask.modalities.images.reading.arrays import (
     joined,
     refuse_unread,
 )
-from unmask.modalities.images.reading.decode import decode_all, is_picture
+from unmask.modalities.images.reading.decode import decode_all
 from unmask.modalities.images.reading.label_table import (
     LABELS,
     groups_among,
@@ -37,6 +35,7 @@ from unmask.modalities.images.reading.label_table import (
     parts_among,
     read_label_table,
 )
+from unmask.modalities.images.reading.layout import folder_group, mask_notes, part_named, parts_of, pictures_below
 from unmask.modalities.images.reading.lazy import Stream, build
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
 from unmask.modalities.images.reading.targets import Parsed, array_targets, number_classes, parse_cells
@@ -45,6 +44,9 @@ from unmask.names import individuals_unread, names_individuals
 
 def decode_files(files: Sequence[File], how: ReadOptions) -> ImageSet:
     """Read picture files: what they hold first, then pixels in one form; broken ones are named and left out."""
+    if how.inspect is not None:
+        inspected: ImageSet = how.inspect(files, how)
+        return inspected
     listing = list_files(files, how)
     form = listing.files.form
     # Of tiles the uses of a model put pictures together again, for which they are in memory.
@@ -101,7 +103,7 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
     idx = sorted(p for p in folder.iterdir() if "images-idx" in p.name or "images.idx" in p.name)
     if idx:
         return joined([idx_part(p) for p in idx], how)
-    parts, others = _parts_of(folder)
+    parts, others = parts_of(folder)
     listed = [(root, *pictures_below(root)) for root in parts]
     found = [(f, root) for root, files, _ in listed for f in files]
     if not found:
@@ -113,7 +115,7 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
             source=str(f),
             name=str(f.relative_to(folder)),
             label=p[0] if classed else None,
-            split=_part_named(root.name) if root != folder else None,
+            split=part_named(root.name) if root != folder else None,
             group=folder_group(f, root, how.group),
             found=True,
         )
@@ -124,76 +126,12 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
     endings = ", ".join(f"{count} {ending}" for ending, count in left.most_common(8))
     notes = [f"left out as no pictures: {endings}"] if endings else []
     if parts != [folder]:
-        held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if _part_named(root.name) != "train"]
+        held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if part_named(root.name) != "train"]
         notes += [f"held apart from training: {', '.join(held)}"] if held else []
     if others:
         notes.append(f"left out, beside the parts of the data set: {', '.join(others)}")
+    notes += mask_notes([file.name for file in files])
     return replace(images, notes=[*images.notes, *notes])
-
-
-def _parts_of(folder: Path) -> tuple[list[Path], list[str]]:
-    """(the folders of the parts of a data set, such as train and test, or the folder itself where it has none; what
-    stands beside them and is left out).
-    """
-    below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    parts = [p for p in below if split_named(p.name)]
-    if not parts:
-        parts = [p for p in below if _part_named(p.name)]
-        if len({_part_named(p.name) for p in parts}) < 2:
-            return [folder], []
-    counts = {p: len(pictures_below(p)[0]) for p in below if p not in parts}
-    others = [f"{p.name} ({count:,} pictures)" for p, count in counts.items() if count]
-    if others and len({_part_named(p.name) == "train" for p in parts}) < 2:
-        raise UserError(
-            f"{folder}: {parts[0].name} is the name of a part of a data set, and beside it is {others[0]}",
-            hint="Give the folder of one of them; name a class otherwise, or label pictures by a table.",
-        )
-    # Archives unpacked into a folder of their own name: train/train.
-    inside = {p: {q.name for q in p.iterdir() if not q.name.startswith(".")} for p in parts}
-    return [p / p.name if inside[p] == {p.name} else p for p in parts], others
-
-
-def _part_named(name: str) -> str | None:
-    """`split_named` of a folder, in front of which the name of a data set may stand: seg_train."""
-    return split_named(name) or split_named(re.split(r"[-_ ]", name)[-1])
-
-
-def folder_group(file: Path, root: Path, group: str | None) -> str | None:
-    """What a file belongs to by the folders it is in; None where nothing was asked."""
-    if group is None:
-        return None
-    if group == "file":
-        return str(file)
-    if group == "folder":
-        return str(file.parent)
-    folders = file.relative_to(root).parts[:-1]
-    if not group.isdigit() or not 1 <= int(group) <= max(len(folders), 1):
-        raise UserError(
-            f"group={group}, of files in folders",
-            hint="Expected 'folder', 'file' or a folder level from 1 below the one given; a column's name is for "
-            "tables.",
-        )
-    if not folders:
-        raise UserError(
-            f"{file}: in no folder below {root}",
-            hint=f"{setting('group', group)} needs folders: one per patient or slide.",
-        )
-    return "/".join(folders[: int(group)])
-
-
-def pictures_below(folder: Path) -> tuple[list[Path], list[str]]:
-    """(pictures in a folder and those below it, sorted; endings of the files that are none). Nothing hidden.
-
-    Arrays (.npy) are the pictures where there are no others.
-    """
-    files = [
-        p
-        for p in files_below(folder)
-        if not any(part.startswith(".") for part in p.relative_to(folder).parts) and (p.is_file() or not p.exists())
-    ]
-    found = [p for p in files if is_picture(p)] or [p for p in files if p.suffix.lower() == ".npy"]
-    taken = set(found)
-    return found, [p.suffix.lower() or "without ending" for p in files if p not in taken]
 
 
 def from_table(path: Path, how: ReadOptions, columns: dict[str, list[Any]] | None = None) -> ImageSet:

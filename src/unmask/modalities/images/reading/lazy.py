@@ -339,6 +339,11 @@ class StoredArray(LazyArray):
         for row, number in zip(out, numbers, strict=True):
             self._read(int(number), row)
 
+    @property
+    def checksums(self) -> np.ndarray:
+        """CRC-32 of the pixels of each example, as they were written."""
+        return self._shards.crc[self.which]
+
     def all(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
         """Of masks: whether all pixels of an example are missing."""
         return np.array([n in self._shards.unmeasured and bool(self[i].all()) for i, n in enumerate(self.which)], bool)

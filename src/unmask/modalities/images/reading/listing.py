@@ -72,9 +72,9 @@ def list_files(files: Sequence[File], how: ReadOptions) -> Listing:
     if not good:
         first = f" ({skipped[0][0]}: {skipped[0][1]})" if skipped else ""
         raise UserError(f"none of {len(files)} pictures could be read{first}", hint="Check the files.")
-    good = _in_order(good)
-    form = _form([(file.name, header) for file, headers in good for header in headers], how)
-    return _listed(good, form, skipped, how)
+    good = in_order(good)
+    form = form_of([(file.name, header) for file, headers in good for header in headers], how)
+    return listed(good, form, skipped, how)
 
 
 def skip(name: str, reason: str, strict: bool, skipped: list[tuple[str, str]]) -> None:
@@ -89,7 +89,7 @@ def reasons(skipped: Sequence[tuple[str, str]]) -> dict[str, int]:
     return dict(Counter(reason for _, reason in skipped).most_common())
 
 
-def _in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[Header]]]:
+def in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[Header]]]:
     """Slices of a series (files found in one folder that say where they stand) by their place in space; all else as it
     is."""
     runs: dict[tuple[str, Any], list[int]] = {}
@@ -104,7 +104,7 @@ def _in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[He
     return out
 
 
-def _form(found: Sequence[tuple[str, Header]], how: ReadOptions) -> Form:
+def form_of(found: Sequence[tuple[str, Header]], how: ReadOptions) -> Form:
     if (how.size is None or callable(how.size)) and how.view == "tile":
         raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
     height, width = common_size([(name, h.height, h.width) for name, h in found], how.size)
@@ -158,7 +158,7 @@ def _depth(found: Sequence[tuple[str, Header]]) -> str:
     return "float32"
 
 
-def _listed(
+def listed(
     good: list[tuple[File, list[Header]]], form: Form, skipped: list[tuple[str, str]], how: ReadOptions
 ) -> Listing:
     names: list[str] = []

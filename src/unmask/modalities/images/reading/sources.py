@@ -33,7 +33,6 @@ from unmask.modalities.images.reading.arrays import (
 from unmask.modalities.images.reading.decode import View, is_picture
 from unmask.modalities.images.reading.from_files import (
     decode_files,
-    folder_group,
     from_cells,
     from_dataset,
     from_encoded,
@@ -41,7 +40,6 @@ from unmask.modalities.images.reading.from_files import (
     from_parquet,
     from_table,
     idx_part,
-    pictures_below,
     read_numpy,
     with_individuals,
 )
@@ -53,6 +51,7 @@ from unmask.modalities.images.reading.label_table import (
     labels_among,
     parts_among,
 )
+from unmask.modalities.images.reading.layout import folder_group, pictures_below
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.reading.targets import Problem, labels_of
@@ -97,8 +96,8 @@ def read_images(
         planes, alpha, nodata, slice: see `picture.Choice`.
         view, overlap: 'tile' cuts pictures into pieces of `size` at their own resolution; see `decode.Form`.
         group: what pictures belong to that must not be split: 'folder' (the one a file is in), a folder level from 1
-            below the one given, or a column of a table. None: the patient of DICOM files, and the file where it gives
-            several.
+            below the one given, 'name' (up to its first number), or a column of a table. None: the patient of DICOM
+            files, and the file where it gives several.
         store: where pictures of files go that are too many for memory; None keeps all in memory.
         problem: what the labels of a table (.csv, .tsv, .parquet of paths) or of a pair are; see `targets.Problem`.
             None refuses tables of paths, and takes labels of a pair as classes.
@@ -115,7 +114,7 @@ def read_images(
         raise UserError(
             f"overlap={overlap} of pictures that are read whole", hint=f"Tiles overlap: say {setting('view', 'tile')}."
         )
-    found = _read(_plain(data, how.choice), how)
+    found = as_they_are(data, how)
     learnt = usual.get("label_column")
     if found.targets is not None and found.targets.problem == "multi":
         learnt = None  # labels are known by their own names
@@ -131,6 +130,11 @@ def read_images(
     if view == "tile" and found.tiles is None:
         found = tiled(found, how)
     return found.resized(size([found.size]) if callable(size) else size).with_channels(channels)
+
+
+def as_they_are(data: Any, how: ReadOptions) -> ImageSet:
+    """The pictures of `read_images`, not brought to a size or to channels; of files what `how.inspect` makes."""
+    return _read(_plain(data, how.choice), how)
 
 
 def _plain(data: Any, choice: Choice) -> Any:

@@ -3,7 +3,6 @@ rest, nor a picture without its exact copies."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from unmask.core.hashing import Salt, uniform
-from unmask.errors import UserError, first_of, setting
+from unmask.errors import UserError, setting
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.names import groups_alike
-
-
-def copies(images: ImageSet) -> np.ndarray | None:
-    """(pictures,) a number that pictures with the same pixels share; None where they are not in memory. Blank ones, of
-    one value (the empty slices of every scan), say nothing of each other."""
-    if not isinstance(images.pixels, np.ndarray):
-        return None
-    content = [
-        hashlib.blake2b(np.ascontiguousarray(p).data, digest_size=16).digest()
-        if (p != p.flat[0]).any()
-        else number.to_bytes(16)
-        for number, p in enumerate(images.pixels)
-    ]
-    return np.unique(np.array(content), return_inverse=True)[1]
+from unmask.modalities.images.reading.copies import alike, copies, copy_notes
 
 
 def kept_together(images: ImageSet) -> np.ndarray | None:
@@ -44,41 +29,8 @@ def kept_together(images: ImageSet) -> np.ndarray | None:
     return connected_components(joined, directed=False)[1][group]
 
 
-def copy_notes(images: ImageSet) -> list[str]:
-    """Lines on groups that may be one, and on exact copies: how many there are, or how many of the test part are in
-    training too; which have several labels."""
-    alike = [] if images.groups is None else groups_alike(map(str, np.unique(images.groups)))
-    same = copies(images)
-    count = 0 if same is None else len(same) - int(same.max(initial=-1)) - 1
-    if same is None or not count:
-        return alike
-    across = np.zeros(0, bool)
-    if images.split is not None:
-        across = np.isin(same[images.split != "train"], same[images.split == "train"])
-    if across.any():
-        judged = f"{across.sum():,} of {len(across):,} pictures to judge on"
-        lines = [f"{judged} are exact copies of training ones: figures flatter the model"]
-    else:
-        lines = [f"{count:,} pictures are exact copies of others: kept on one side of every split"]
-    return alike + lines + several_labels(images)
-
-
-def several_labels(images: ImageSet) -> list[str]:
-    """A line on pictures whose exact copies have other labels, if there are any."""
-    same, label = copies(images), images.labels
-    if images.targets is not None:
-        label = np.unique(images.targets.values, axis=0, return_inverse=True)[1]
-    if same is None or label is None:
-        return []
-    (content, _), first = np.unique(np.stack([same, label]), axis=1, return_index=True)
-    several = [sorted(first[content == number]) for number in np.flatnonzero(np.bincount(content) > 1)]
-    names = sorted(" and ".join(images.names[i] if images.names else str(i) for i in where) for where in several)
-    return [f"{len(names):,} pictures stand under several labels: {first_of(names, 3, between='; ')}"] if names else []
-
-
 def notes_across(train: ImageSet, held: ImageSet) -> list[str]:
-    """Lines on groups of both, and `copy_notes` of both as one set whose test part is `held`; none of copies where they
-    are not in memory, or of several sizes."""
+    """Lines on groups of both, and `copy_notes` of both as one set whose test part is `held`."""
     lines = []
     if train.groups is not None and held.groups is not None:
         shared = np.isin(held.groups, train.groups)
@@ -87,23 +39,19 @@ def notes_across(train: ImageSet, held: ImageSet) -> list[str]:
         if shared.any():
             judged = f"{shared.sum():,} of {len(held):,} pictures to judge on"
             lines = [f"warning: {judged} are of groups that have training pictures: figures flatter the model"]
-        lines += groups_alike(map(str, np.union1d(train.groups, held.groups)))
-    if not isinstance(train.pixels, np.ndarray) or not isinstance(held.pixels, np.ndarray):
-        return lines
-    if train.pixels.shape[1:] != held.pixels.shape[1:]:
-        return lines
     labels = None
     if train.labels is not None and held.labels is not None:
         labels = np.concatenate([np.array(part.classes)[part.labels] for part in (train, held)])
         labels = np.unique(labels, return_inverse=True)[1]
-    return lines + copy_notes(
-        ImageSet(
-            pixels=np.concatenate([train.pixels, held.pixels]),
-            names=[*train.names, *held.names],
-            labels=labels,
-            split=np.repeat(["train", "test"], [len(train), len(held)]),
-        )
+    whole = ImageSet(
+        pixels=np.empty((len(train) + len(held), 0, 0, 0)),
+        names=[*train.names, *held.names] if train.names and held.names else [],
+        labels=labels,
+        classes=[] if labels is None else sorted({*train.classes, *held.classes}),
+        groups=None if train.groups is None or held.groups is None else np.concatenate([train.groups, held.groups]),
+        split=np.repeat(["train", "test"], [len(train), len(held)]),
     )
+    return lines + copy_notes(whole, alike(train, held))
 
 
 def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:

@@ -31,8 +31,9 @@ from unmask.modalities.images.network.build import untrained
 from unmask.modalities.images.network.card import scored
 from unmask.modalities.images.reading.account import account_lines, class_notes, describe
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
+from unmask.modalities.images.reading.copies import copy_notes
 from unmask.modalities.images.reading.lazy import PictureStore
-from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, notes_across
+from unmask.modalities.images.reading.split import held_out_by_class, notes_across
 from unmask.modalities.images.recipes import ELSEWHERE
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import pretrain, store_of
@@ -248,7 +249,7 @@ def _pictures(
     _smoothing(settings, objective.problem)
     if validation is not None:
         # Validation pictures need not have the column of groups, nor folders the levels.
-        group = settings.group if settings.group in ("folder", "file") else None
+        group = settings.group if settings.group in ("folder", "file", "name") else None
         table["usual"] = base.folder.reading | {"label_column": train.label_column, "group": settings.group}
         held = base.read(validation, group=group, **table | {"problem": objective.problem})
         held = held.part("validation", "test") or held

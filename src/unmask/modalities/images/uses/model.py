@@ -32,8 +32,8 @@ from unmask.modalities.images.network.latents import no_pixels
 from unmask.modalities.images.network.masking import image_corruption
 from unmask.modalities.images.reading.account import check_fit, tell_skipped
 from unmask.modalities.images.reading.arrays import ImageSet, Tiles
+from unmask.modalities.images.reading.copies import copy_notes
 from unmask.modalities.images.reading.sources import read_images
-from unmask.modalities.images.reading.split import copy_notes
 from unmask.modalities.images.recipes import ATTRIBUTES
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
 from unmask.modalities.images.uses.score import Scored, attention_maps, probe_accuracies, score_pictures, scored_of

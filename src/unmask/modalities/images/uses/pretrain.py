@@ -31,9 +31,10 @@ from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.network.masking import image_corruption, unit_block
 from unmask.modalities.images.reading.account import account_lines, describe
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest
+from unmask.modalities.images.reading.copies import copy_notes
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.sources import read_images
-from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups
+from unmask.modalities.images.reading.split import held_out_pictures, split_groups
 from unmask.modalities.images.recipes import ELSEWHERE, RECIPES, ImageSettings, sides, with_overrides
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, ModelOfRun, RunResult
