@@ -18,6 +18,7 @@ from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
 from unmask.evaluation.shown import Printed, Shown
 from unmask.modalities.events.audit.audit_events import CHECKS
+from unmask.modalities.events.audit.audit_people import PEOPLE_CHECKS
 from unmask.modalities.events.audit.audit_task import task_findings
 from unmask.modalities.events.audit.findings import (
     DAY,
@@ -395,7 +396,8 @@ def audit(data: Any, labels: Any = None) -> Audited:
     """
     events = as_events(data)
     points = None if labels is None else read_labels(labels, events)
-    found = [f for check in counted(CHECKS, len(CHECKS)) for f in check(events)]
+    every = (*CHECKS, *PEOPLE_CHECKS)
+    found = [f for check in counted(every, len(every)) for f in check(events)]
     if points is not None:
         found += [f for task_check in counted(TASK_CHECKS, len(TASK_CHECKS)) for f in task_check(events, points)]
         found += task_findings(labels, events)
