@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "python-calamine": "python_calamine"}
+MODULES = {"scikit-learn": "sklearn", "pillow": "PIL", "python-calamine": "python_calamine", "pyyaml": "yaml"}
 BROUGHT = {"pandas"}
 """Imported only where the user's own data, or lifelines, has brought it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from event_data import labels
 from leaks import NOT_LOOKED_FOR, OF_TASKS, PLANTED, Stays, clean
 
+from packages import ROOT
 from unmask.modalities.events.audit.audit_people import near_copies, shared_births
 from unmask.modalities.events.audit.audit_points import audit
 from unmask.modalities.events.records.meds import read_meds
@@ -70,6 +72,15 @@ def test_the_demo_of_the_package(tmp_path: Path):
         write_meds(frame.sort("subject_id", "time"), tmp_path / name, name="made")
         found = {f.check for f in audit(tmp_path / name, points)[0] if f.level == "warning"}
         assert found == ({"values that know the end"} if name == "leaky" else set())
+
+
+def test_the_page_has_every_kind():
+    sheet = json.loads((ROOT / "docs/results/events-leaks.json").read_text())
+    rows = {row[0]: row[1:] for row in sheet["tables"][0]["rows"]}
+    expected = {name: [kind, check] for name, (kind, _, check) in PLANTED.items()}
+    expected |= {name: [kind, f"{check} (of a task file)"] for name, (kind, check) in OF_TASKS.items()}
+    expected |= {name: [kind, f"not looked for: {why}"] for name, (kind, why) in NOT_LOOKED_FOR.items()}
+    assert rows == expected
 
 
 def test_copies_on_two_sides_of_a_split_are_counted(tmp_path: Path):
