@@ -55,7 +55,7 @@ ROOMS = {
         *("synthesis", "evaluation", "card", "evaluate", "model", "imputer", "pretrain", "verbs", "demo"),
         "registration",
     ),
-    "images": ("recipes", "formats", "reading", "network", "classify", "uses", "registration"),
+    "images": ("recipes", "formats", "reading", "network", "classify", "segment", "uses", "registration"),
     "events": (*("records", "recipes", "sources", "audit", "network", "outcome", "questions", "uses", "registration"),),
 }
 """Of each kind of data, from the ground up: a folder, or a module, imports those before it alone."""

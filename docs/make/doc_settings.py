@@ -14,6 +14,7 @@ from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, Tun
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.recipes import RECIPES as IMAGE_RECIPES
 from unmask.modalities.images.recipes import ImageSettings
+from unmask.modalities.images.segment.settings import SegmenterSettings
 from unmask.modalities.table.recipes import RECIPES as TABLE_RECIPES
 from unmask.modalities.table.recipes import UNUSED, TableSettings
 from unmask.modalities.text.recipes import RECIPES as TEXT_RECIPES
@@ -29,6 +30,7 @@ CLASSES = {
     "pretrain table": (TableSettings, TABLE_RECIPES),
     "pretrain images": (ImageSettings, IMAGE_RECIPES),
     "finetune: pictures": (ClassifierSettings, {}),
+    "finetune: masks of pictures": (SegmenterSettings, {}),
     "pretrain events": (EventSettings, EVENT_RECIPES),
     "finetune outcome and next-visit": (OutcomeSettings, {}),
     "the tuned encoder of finetune outcome": (TuneSettings, {}),

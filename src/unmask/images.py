@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from unmask.modalities.images.reading.sources import read_images as read_images
     from unmask.modalities.images.recipes import ImageSettings as ImageSettings
     from unmask.modalities.images.recipes import with_overrides as with_overrides
+    from unmask.modalities.images.segment.segmenter import Segmenter as Segmenter
+    from unmask.modalities.images.segment.settings import SegmenterSettings as SegmenterSettings
     from unmask.modalities.images.uses.describe import describe as describe
     from unmask.modalities.images.uses.finetune import finetune_classify
     from unmask.modalities.images.uses.model import ImageModel as ImageModel
     from unmask.modalities.images.uses.model import load as load
     from unmask.modalities.images.uses.pretrain import pretrain as pretrain
+    from unmask.modalities.images.uses.segment import finetune_segment as finetune_segment
     from unmask.modalities.images.uses.verbs import evaluate as evaluate
     from unmask.modalities.images.uses.verbs import predict as predict
 

@@ -200,7 +200,7 @@ def test_finetune_and_predict(capsys, folders, tmp_path):
     assert good(capsys, "evaluate", tmp_path / "c", tmp_path / "dev")["accuracy"] == pytest.approx(
         found["validation_accuracy"]
     )
-    assert "a classifier, whose encoder" in bad(
+    assert "fine-tuned, and its encoder" in bad(
         capsys, "fill", tmp_path / "c", tmp_path / "dev", "--ratio", "0.5", "--out", tmp_path / "f.png"
     )
     few = good(capsys, "evaluate", tmp_path / "c", tmp_path / "dev", "--most", "10")
@@ -241,3 +241,43 @@ def test_demo(capsys, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
     assert "not an earlier demo" in bad(capsys, "demo", "images", "--out", tmp_path / "mine")
+
+
+def test_segment_from_the_command_line(capsys, folders, tmp_path):
+    for path in sorted((folders / "data").rglob("*.png"))[:12]:
+        if path.name != "broken.png":
+            place = tmp_path / "masks" / path.relative_to(folders / "data")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.open(path).point(lambda v: 255 * (v > 128)).save(place)
+    arguments = ("finetune", "segment", folders / "model", folders / "data", "--masks", tmp_path / "masks")
+    found = good(capsys, *arguments, "--out", tmp_path / "s", "--steps", 3, "--precision", "fp32")
+    assert found["classes"] == ["0", "255"]
+    assert found["validation"]["pictures"] == 2
+    assert found["steps"] == 3
+    judged = good(
+        capsys,
+        "evaluate",
+        tmp_path / "s",
+        folders / "data",
+        "--masks",
+        tmp_path / "masks",
+        "--report",
+        tmp_path / "r.html",
+    )
+    assert judged["pictures"] == 12
+    assert "worst first" in (tmp_path / "r.html").read_text()
+    rows = good(capsys, "predict", tmp_path / "s", folders / "data" / "down", "--out", tmp_path / "out")["results"]
+    assert np.asarray(Image.open(rows[0]["file"])).shape == (12, 12)
+    assert "--masks" in bad(capsys, "evaluate", tmp_path / "s", folders / "data")
+    assert "--ignore" in bad(capsys, *arguments, "--out", tmp_path / "t", "--ignore", "9")
+    assert "not read for classify" in bad(
+        capsys,
+        "finetune",
+        "classify",
+        folders / "model",
+        folders / "data",
+        "--out",
+        tmp_path / "t",
+        "--masks",
+        tmp_path,
+    )

@@ -178,6 +178,11 @@ def images(where: Path) -> None:
     class_folder(where / "more", 15, seed=1)
     class_folder(where / "new", 6, seed=2)
     class_folder(where / "slides", 12, (30, 30), seed=3)
+    for source, masks in (("photos", "masks"), ("slides", "slide-masks")):  # what is bright
+        for path in (where / source).rglob("*.png"):
+            place = where / masks / path.relative_to(where / source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.open(path).point(lambda v: 255 * (v > 128)).save(place)
     pixels, labels = bars(48)
     Image.fromarray(pixels[0]).save(where / "photo.png")
     np.save(where / "pixels.npy", pixels)

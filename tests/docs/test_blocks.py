@@ -24,6 +24,7 @@ from doc_blocks import PARSED, ROOT, RUN, SHOWN, Block, Page, all_pages, command
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.recipes import ImageSettings
+from unmask.modalities.images.segment.settings import SegmenterSettings
 from unmask.modalities.table.imputer import MaskedImputer
 from unmask.modalities.table.recipes import TableSettings
 from unmask.modalities.text.recipes import TextSettings
@@ -55,6 +56,7 @@ SMALL: dict[type, dict[str, Any]] = {
         "train": TrainSettings(steps=3, precision="fp32"),
     },
     ClassifierSettings: {"epochs": 1},
+    SegmenterSettings: {"train": TrainSettings(steps=3, precision="fp32")},
     EventSettings: {"width": 32, "slots": 64, "train": TrainSettings(steps=3, batch_slots=512, precision="fp32")},
     OutcomeSettings: {"members": 1, "trees": 4, "epochs": 1, "curve": False, "baselines": False},
 }

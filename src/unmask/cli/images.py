@@ -115,7 +115,7 @@ def pretrain(
 
 def finetune(
     flags: options.RunOptions,
-    task: str = typer.Argument(..., help="classify."),
+    task: str = typer.Argument(..., help="classify or segment."),
     model: str = options.model(),
     data: str = options.source("Class folders of pictures, or a table of files and labels."),
     out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
@@ -126,8 +126,6 @@ def finetune(
     from unmask.modalities.images.classify.scored_report import KEPT, scored_lines
     from unmask.modalities.images.uses.finetune import finetune_classify
 
-    if task != "classify":
-        raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")
     settings = with_overrides(ClassifierSettings(), flags.overrides())
     done = finetune_classify(
         model, data, out, validation=validation, settings=settings, checkpoints=True, resume=flags.resume
@@ -260,9 +258,9 @@ def fill(
 
 
 def _refuse_classifier(model: str, loaded: Any) -> None:
-    if hasattr(loaded, "classes"):
+    if hasattr(loaded, "net"):
         raise UserError(
-            f"{model}: a classifier, whose encoder no longer fits a decoder", hint="Use the model it was made from."
+            f"{model}: fine-tuned, and its encoder no longer fits a decoder", hint="Use the model it was made from."
         )
 
 
@@ -302,7 +300,7 @@ def embed(
 
     check_results([out], [data])
     loaded = use.load(model)
-    reader = loaded.model if hasattr(loaded, "classes") else loaded
+    reader = loaded.model if hasattr(loaded, "net") else loaded
     images = reader.read(data, store=PASSING, problem="none", **reading(set_, table=True))
     array = loaded.embed(images, pooling=cast(Any, pooling))
     names = row_names(images)

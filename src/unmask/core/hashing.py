@@ -68,6 +68,10 @@ class Salt(IntEnum):
     GAIN = 204
     SHIFT = 205
     DIRECTIONS = 206
+    # Pictures: crops of whole ones
+    SCENE_CROP = 230
+    SCENE_BEND = 231
+    SCENE_TINT = 232
     # Held-out examples
     HELD_OUT_PICTURE = 60
     HELD_OUT_PICTURE_GROUP = 61

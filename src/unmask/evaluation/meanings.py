@@ -90,6 +90,9 @@ MEANINGS: dict[str, Meaning] = {
         "linear probe, raw pixels", HIGHER, 1, "The same without the model: what it must beat."
     ),
     "ndcg": Meaning("nDCG", HIGHER, 1, "How far up the relevant documents stand."),
+    "dice": Meaning("Dice", HIGHER, 1, "Twice the pixels that are right, over those of the mask and those predicted."),
+    "iou": Meaning("IoU", HIGHER, 1, "Pixels that are right, over those that are in the mask or predicted."),
+    "border_f": Meaning("F of borders", HIGHER, 1, "Mean (harmonic) of the shares of true and predicted border found."),
     "mrr": Meaning("MRR", HIGHER, 1, "One over the place of the first relevant document, on average."),
 }
 """Meaning by name. Names of averages ("macro_auroc", "f1_micro") and of ranks ("recall@10") fall back to the figure."""

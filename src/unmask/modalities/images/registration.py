@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from unmask.modality import Modality, commands_of
+from unmask.modality import Case, Command, Modality, commands_of
+
+_USES, _SEGMENT = "unmask.cli.images", "unmask.cli.images_segment"
 
 MODALITY = Modality(
     name="images",
@@ -38,9 +40,20 @@ MODALITY = Modality(
         ".npz",
         ".idx",
     ),
-    commands=commands_of(
-        "unmask.cli.images", "describe", "pretrain", "fill", "score", "embed", "evaluate", "finetune", "predict"
-    ),
+    commands=commands_of(_USES, "describe", "pretrain", "fill", "score", "embed")
+    | {
+        "finetune": Command(
+            cases={"classify": Case(run=f"{_USES}:finetune"), "segment": Case(run=f"{_SEGMENT}:finetune")},
+            choose=f"{_SEGMENT}:finetuned",
+        ),
+    }
+    | {
+        verb: Command(
+            cases={"images": Case(run=f"{_USES}:{verb}"), "a segmenter": Case(run=f"{_SEGMENT}:{verb}")},
+            choose=f"{_SEGMENT}:used",
+        )
+        for verb in ("evaluate", "predict")
+    },
     model_types=("vit_mae", "vit"),
     architectures=("vit_", "deit_"),
     weights=(".safetensors", ".pth", ".pt", ".bin"),

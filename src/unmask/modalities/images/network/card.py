@@ -11,6 +11,8 @@ from unmask.errors import first_of, quoted
 from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, read_figures
 from unmask.files import read_object
 
+PIPELINES = {"single": "image-classification", "multi": "image-classification", "segment": "image-segmentation"}
+"""By what a fine-tuned model's labels are: the hub's name of its task."""
 WITHOUT = "rule without a look"
 """Whose figures stand beside: of a rule that looks at no picture."""
 
@@ -18,7 +20,7 @@ WITHOUT = "rule without a look"
 def remembered(settings: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """What unmask.json is to hold, with the held-out figures of the run that has just ended in `run`, if one has."""
     out = dict(settings)
-    if "results" not in out and "classifier" not in out and (figures := held_out(run)):
+    if "results" not in out and not {"classifier", "segmenter"} & out.keys() and (figures := held_out(run)):
         rules = (out.get("data") or {}).get("rules") or {}
         found = figures_of(figures, ["loss"]) + [Figure(name="loss", value=v, of=n) for n, v in rules.items()]
         out["results"] = [f.to_dict() for f in found]
@@ -42,7 +44,11 @@ def scored(found: Mapping[str, Any]) -> list[Figure]:
 def card(files: Path, run: Path) -> Card:
     """The card of an image folder, by config.json and unmask.json."""
     config, about = read_object(files / "config.json") or {}, read_object(files / "unmask.json") or {}
-    tuned = about.get("classifier") if isinstance(about.get("classifier"), dict) else None
+    tuned, segments = about.get("classifier"), isinstance(about.get("segmenter"), dict)
+    if segments:
+        tuned = about["segmenter"]
+        tuned = {**tuned, "classes": (tuned.get("legend") or {}).get("names"), "problem": "segment"}
+    tuned = tuned if isinstance(tuned, dict) else None
     mae = config.get("model_type") == "vit_mae" and tuned is None
     codec = about.get("codec") or {}
     python = "import unmask\n\nmodel = unmask.load(MODEL)\n"
@@ -51,9 +57,19 @@ def card(files: Path, run: Path) -> Card:
             ("hide parts of pictures and draw what the model puts there", "unmask fill MODEL photos/ --out seen.png"),
             ("vectors of pictures", "unmask embed MODEL photos/ --out vectors.npy"),
             ("a classifier, from a folder per class", "unmask finetune classify MODEL labelled/ --out tuned"),
+            ("a class for every pixel, from masks", "unmask finetune segment MODEL photos/ --masks masks/ --out tuned"),
         ]
         python += 'model.embed("photos/")'
         what = f"A masked image model ({_shape(about, codec)}), trained without labels."
+    elif segments:
+        commands = [
+            ("a mask per picture", "unmask predict MODEL photos/ --out predicted/"),
+            ("its figures on masks of yours", "unmask evaluate MODEL photos/ --masks masks/ --report figures.html"),
+        ]
+        python += 'model.predict("photos/")[0]["mask"]'
+        what = (
+            f"A vision transformer ({_shape(about, codec)}) and convolutions, fine-tuned to give every pixel a class."
+        )
     else:
         commands = [
             ("an answer per picture", "unmask predict MODEL photos/ --out predictions.jsonl"),
@@ -70,8 +86,8 @@ def card(files: Path, run: Path) -> Card:
     return Card(
         what=what,
         loaded_by="transformers" if mae else "unmask",
-        pipeline="image-classification" if tuned and problem in ("single", "multi") else "image-feature-extraction",
-        tags=("images", "masked-image-modeling" if tuned is None else "image-classification"),
+        pipeline=PIPELINES.get(problem, "image-feature-extraction") if tuned else "image-feature-extraction",
+        tags=("images", "masked-image-modeling" if tuned is None else PIPELINES.get(problem, PIPELINES["single"])),
         data=_data(about, tuned),
         figures=read_figures((tuned or about).get("figures" if tuned else "results")),
         judged_on="On held-out pictures. Where the best epoch was chosen on them, expect a little less on new ones."
@@ -123,7 +139,8 @@ def _data(about: Mapping[str, Any], tuned: Mapping[str, Any] | None) -> list[str
     if tuned is None:
         return out
     if isinstance(tuned.get("pictures"), int):
-        out.append(f"Fine-tuned on {tuned['pictures']:,} labelled pictures.")
+        labelled = "pictures with masks" if tuned.get("problem") == "segment" else "labelled pictures"
+        out.append(f"Fine-tuned on {tuned['pictures']:,} {labelled}.")
     classes = list(map(str, tuned.get("classes") or ()))
     if classes:
         out.append(f"{len(classes)} classes: {first_of(map(quoted, classes), 20)}.")

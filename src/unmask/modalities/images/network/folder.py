@@ -28,6 +28,8 @@ from unmask.modalities.images.recipes import SIZES
 from unmask.training.checkpoint import read_weights
 from unmask.writing import brought_to_an_end, written_folder
 
+HEADS = ("classifier", "segmenter")
+"""What may be fine-tuned on an encoder: their tensors have these names in front."""
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -44,8 +46,9 @@ class ImageFolder:
         range: least and greatest pixel it was trained on, in units of the depth; None where the folder does not say.
         typical: least and greatest pixel of a typical picture of them, likewise.
         reading: how files were read for it (see `ImageSettings.reading`); {} where the folder does not say.
-        classifier: what a fine-tuned folder says of its head, or None.
-        head: the head's tensors.
+        classifier: what a folder fine-tuned to classify says of its head, or None.
+        segmenter: what one fine-tuned to segment says of its convolutions, or None.
+        head: the tensors of either.
     """
 
     model: MaskedModel[PatchCodec]
@@ -57,6 +60,7 @@ class ImageFolder:
     typical: tuple[float, float] | None = None
     reading: dict[str, Any] = field(default_factory=dict)
     classifier: dict[str, Any] | None = None
+    segmenter: dict[str, Any] | None = None
     head: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -86,7 +90,8 @@ def load_folder(
     about = _json(path / "unmask.json") if path.is_dir() else {}
     check_weights(path, about)
     found = from_published(read_weights(path))
-    head = {k.removeprefix("classifier."): found.state.pop(k) for k in list(found.state) if k.startswith("classifier.")}
+    heads = {name: _part(found.state, f"{name}.") for name in HEADS}
+    head = next(filter(None, heads.values()), {})
     try:
         if "codec" in about:
             codec, encoder, decoder, learned = _described(about)
@@ -114,10 +119,16 @@ def load_folder(
         head=head,
         depth=about.get("depth", "uint8"),
         classifier=about.get("classifier"),
+        segmenter=about.get("segmenter"),
         range=_ends(about, "range"),
         typical=_ends(about, "typical"),
         reading=_reading(about),
     )
+
+
+def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Take the tensors whose names begin so out of a state."""
+    return {k.removeprefix(prefix): state.pop(k) for k in list(state) if k.startswith(prefix)}
 
 
 def _ends(about: Mapping[str, Any], name: str) -> tuple[float, float] | None:
@@ -331,12 +342,14 @@ def save_folder(
     depth: str = "uint8",
     settings: Mapping[str, Any] | None = None,
     head: Mapping[str, Tensor] | None = None,
+    head_name: str = "classifier",
 ) -> None:
     """Write a model folder with its card; a ViTMAE with a class token is one that transformers loads.
 
-    Files are written beside and renamed one by one, the weights last. `head`: tensors of a classification head."""
+    Files are written beside and renamed one by one, the weights last. `head`: tensors of what was fine-tuned on the
+    encoder; `head_name`: 'classifier' or 'segmenter'."""
     state = to_published(model.state_dict(), TRANSFORMERS, channels=model.codec.config.channels)
-    state |= {f"unmask.classifier.{k}": v.detach().cpu().contiguous() for k, v in (head or {}).items()}
+    state |= {f"unmask.{head_name}.{k}": v.detach().cpu().contiguous() for k, v in (head or {}).items()}
     settings = remembered(settings or {}, Path(folder))
     ratio = settings.get("images", {}).get("ratio", 0.75)
     with written_folder(folder) as new:

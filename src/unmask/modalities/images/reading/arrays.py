@@ -304,13 +304,35 @@ def from_list(pictures: Sequence[Any], how: ReadOptions = PLAIN) -> ImageSet:
             f"picture 0 holds {planes[0].dtype}, picture {other} {planes[other].dtype}",
             hint="Give pictures of one depth.",
         )
-    size = common_size([(f"picture {i}", p.shape[0], p.shape[1]) for i, p in enumerate(planes)], how.size)
     most = max(p.shape[-1] for p in planes)
-    same = [to_channels(p, most) for p in planes]
-    each = [_image_set(p[None], None, f"picture {i}", how).resized(size) for i, p in enumerate(same)]
+    notes = recoloured([p.shape[-1] for p in planes], most)
+    each = [_image_set(to_channels(p, most)[None], None, f"picture {i}", how) for i, p in enumerate(planes)]
+    if how.view == "tile":
+        return _tiles_of(each, notes, how)
+    size = common_size([(f"picture {i}", p.shape[0], p.shape[1]) for i, p in enumerate(planes)], how.size)
+    each = [e.resized(size) for e in each]
     missing = _stacked([None if e.missing is None else e.missing[0] for e in each], size)
-    notes = fitting([p.shape[:2] for p in planes], size) + recoloured([p.shape[-1] for p in planes], most)
+    notes = fitting([p.shape[:2] for p in planes], size) + notes
     return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing, notes=notes)
+
+
+def _tiles_of(each: Sequence[ImageSet], notes: list[str], how: ReadOptions) -> ImageSet:
+    """The tiles of pictures of any size, a set of one each."""
+    cut = [tiled(replace(e, names=[str(number)]), how) for number, e in enumerate(each)]
+    parts = [c.tiles for c in cut if c.tiles is not None]
+    counts, size = [len(c) for c in cut], cut[0].size
+    missing = _stacked([None if c.missing is None else c.missing[k] for c in cut for k in range(len(c))], size)
+    scene = np.repeat(np.arange(len(cut)), counts)
+    top, left = (np.concatenate([getattr(p, name) for p in parts]) for name in ("top", "left"))
+    names, sizes = [n for p in parts for n in p.names], [s for p in parts for s in p.sizes]
+    return ImageSet(
+        pixels=np.concatenate([c.pixels for c in cut]),
+        missing=missing,
+        names=[name for c in cut for name in c.names],
+        groups=scene,
+        tiles=Tiles(scene=scene, top=top, left=left, names=names, sizes=sizes),
+        notes=notes,
+    )
 
 
 class ArrayPart(NamedTuple):

@@ -358,7 +358,8 @@ class ImageModel(Usable):
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **shape: Any) -> Any:
     """Load an image model: a folder of unmask, a Hugging Face ViTMAE or ViT folder, or a weights file of the official
-    MAE or timm (see `folder.load_folder` for what such a file leaves open). A fine-tuned folder gives a `Classifier`.
+    MAE or timm (see `folder.load_folder` for what such a file leaves open). A fine-tuned folder gives a `Classifier`
+    or a `Segmenter`.
 
     Args:
         precision: 'auto' computes in fp32 for models under 10 M parameters, else measures.
@@ -369,6 +370,10 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
     name = precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
     model = ImageModel(folder, where, name)
+    if folder.segmenter is not None:
+        from unmask.modalities.images.segment.segmenter import Segmenter
+
+        return Segmenter.restore(model)
     if folder.classifier is None:
         return model
     from unmask.modalities.images.classify.classifier import Classifier

@@ -1,0 +1,301 @@
+"""Masks of pictures: found by the names of the pictures, read as values, never as colours to look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import ImageOps
+
+from unmask.errors import UserError, first_of, option
+from unmask.modalities.images.formats.everyday import open_image
+from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice
+from unmask.modalities.images.reading import decode
+from unmask.modalities.images.reading.from_files import pictures_below
+from unmask.modalities.images.segment.legend import Kind, Legend, legend_of
+
+_FOLDED = {"L;2": 85, "L;4": 17}
+"""Grey of two and four bits, which Pillow spreads over 0 to 255."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskFiles:
+    """Where masks are: name of a picture -> its files; `classes`: names of the folders, where there is a file per
+    class, else empty. `without`: pictures without a mask."""
+
+    files: dict[str, list[Path]]
+    classes: list[str]
+    without: list[str]
+
+
+def stem(name: str) -> str:
+    """A relative path without its ending.
+
+    >>> stem("a/b.nii.gz"), stem("c.d.png")
+    ('a/b', 'c.d')
+    """
+    path = Path(name)
+    known = path.name.removesuffix(".gz") if path.name.endswith(".nii.gz") else path.name
+    return str(path.with_name(Path(known).stem))
+
+
+def find_masks(pictures: Sequence[str], folder: str | Path) -> MaskFiles:
+    """The masks of pictures (relative paths), by equal paths without the ending, or with an ending that all of them
+    have in common, such as _mask; or a folder per class that holds such files.
+
+    Raises:
+        UserError: no folder; masks of no picture, two of one, all of them at once.
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise UserError(
+            f"{root}: no folder of masks", hint=f"{option('masks')} is a folder with files named as pictures."
+        )
+    found = [p.relative_to(root) for p in pictures_below(root)[0]]
+    if not found:
+        raise UserError(f"{root}: no masks in it", hint="Expected pictures of classes, named as the pictures are.")
+    known: dict[str, str] = {}
+    for name in pictures:
+        if (other := known.setdefault(stem(name), name)) != name:
+            raise UserError(
+                f"{other} and {name} differ in their ending alone", hint="A mask could be of either: rename one."
+            )
+    folders = sorted({p.parts[0] for p in found if len(p.parts) > 1})
+    plain = [p for p in found if stem(str(p)) in known]
+    inner = {p: str(Path(*p.parts[1:])) for p in found if len(p.parts) > 1}
+    by_class = (
+        len(folders) > 0 and len(inner) == len(found) and sum(stem(n) in known for n in inner.values()) > len(plain)
+    )
+    names = {p: stem(inner[p]) if by_class else stem(str(p)) for p in found}
+    if not any(name in known for name in names.values()):
+        names = _without_common_end(names, known)
+    files: dict[str, list[Path]] = {}
+    lost = [str(p) for p in found if names[p] not in known]
+    for path in found:
+        if names[path] in known:
+            files.setdefault(known[names[path]], []).append(root / path)
+    if lost:
+        raise UserError(
+            f"{len(lost)} of {len(found)} masks in {root} belong to no picture: {first_of(lost, 10)}",
+            hint=f"A mask has its picture's name, such as {first_of(pictures, 2)}; the ending may differ. Rename "
+            "these, or take them away.",
+        )
+    twice = [f"{name}: {' and '.join(p.name for p in some)}" for name, some in files.items() if len(some) > 1]
+    if twice and not by_class:
+        raise UserError(f"two masks of a picture: {first_of(twice)}", hint="Leave one mask for each picture.")
+    without = [name for name in pictures if name not in files]
+    return MaskFiles(files=files, classes=folders if by_class else [], without=without)
+
+
+def _without_common_end(names: dict[Path, str], known: dict[str, str]) -> dict[Path, str]:
+    """Names less what all of them end in beyond a picture's name; as they are where there is no such end."""
+    for path, name in names.items():
+        for picture in known:
+            end = name.removeprefix(picture)
+            if name.startswith(picture) and end[:1] in "_-." and all(n.endswith(end) for n in names.values()):
+                return {p: n.removesuffix(end) for p, n in names.items()}
+        del path
+        break
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawMask:
+    """A mask as its file has it: (height, width) whole numbers, or colours as 0xRRGGBB; its palette, if it has one."""
+
+    values: np.ndarray
+    kind: Kind = "numbers"
+    palette: tuple[int, ...] | None = None
+
+
+def read_mask(path: Path, choice: Choice) -> list[RawMask]:
+    """The masks in a file: one, or one for each slice or frame.
+
+    Raises:
+        UserError: it cannot be read, has fractions, or is transparent in places.
+    """
+    if (plain := _by_pillow(path)) is not None:
+        return [plain]
+    found = decode.pictures(str(path), choice)
+    if isinstance(found, Ambiguous):
+        raise UserError(f"{path}: {found.what}", hint=found.hint)
+    if isinstance(found, Broken):
+        raise UserError(f"{path}: {found.reason}", hint="Save the mask anew.")
+    return [raw_mask(path, picture.pixels) for picture in found]
+
+
+def _by_pillow(path: Path) -> RawMask | None:
+    """A mask of the everyday formats, whose numbers are not to be turned into colours; None of others."""
+    if path.suffix.lower() in (".tif", ".tiff", ".nii", ".gz", ".dcm", ".dicom", ".ima", ".npy", ""):
+        try:
+            with open_image(str(path)) as image:
+                if image.mode != "P" or getattr(image, "n_frames", 1) > 1:
+                    return None
+        except Exception:  # whatever Pillow does not know, the readers of formats may
+            return None
+    try:
+        with open_image(str(path)) as image:
+            raw = next((str(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1])), "")
+            folded = next((by for mode, by in _FOLDED.items() if mode == raw), 1)
+            palette = tuple(image.getpalette() or ()) if image.mode == "P" else None
+            pixels = np.asarray(ImageOps.exif_transpose(image))
+            if image.mode in ("RGBA", "LA"):
+                if (pixels[..., -1] != 255).any():
+                    raise UserError(
+                        f"{path}: a mask that is transparent in places", hint="Save it with a colour in every pixel."
+                    )
+                pixels = pixels[..., :-1]
+            if pixels.dtype == bool:
+                pixels = pixels.astype(np.uint8) * 255
+    except UserError:
+        raise
+    except Exception as error:  # whatever a broken file makes a decoder raise
+        raise UserError(f"{path}: {error or type(error).__name__}", hint="Save the mask anew.") from None
+    return raw_mask(path, pixels if pixels.ndim == 3 else pixels[..., None] // folded, palette)
+
+
+def _flat(arguments: Any) -> tuple[Any, ...]:
+    return arguments if isinstance(arguments, tuple) else (arguments,)
+
+
+def raw_mask(name: Any, pixels: np.ndarray, palette: tuple[int, ...] | None = None) -> RawMask:
+    """Values of (height, width, channels) pixels."""
+    if pixels.dtype == bool:
+        pixels = pixels.astype(np.uint8) * 255
+    if pixels.dtype.kind == "f":
+        if not np.array_equal(pixels, np.round(pixels)):
+            raise UserError(
+                f"{name}: a mask with fractions, such as {float(pixels[pixels != np.round(pixels)][0]):g}",
+                hint="Expected whole numbers, one per class; probabilities need a threshold first.",
+            )
+        pixels = pixels.astype(np.int64)
+    if pixels.shape[-1] == 3 and (pixels == pixels[..., :1]).all():
+        pixels = pixels[..., :1]
+    if pixels.shape[-1] == 1:
+        return RawMask(values=pixels[..., 0].astype(np.int64), palette=palette)
+    if pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
+        raise UserError(
+            f"{name}: a mask of {pixels.shape[-1]} channels of {pixels.dtype}",
+            hint="Expected one channel of class numbers, or colours of 8 bits.",
+        )
+    wide = pixels.astype(np.int64)
+    return RawMask(values=wide[..., 0] << 16 | wide[..., 1] << 8 | wide[..., 2], kind="colours")
+
+
+def _of_class_files(paths: Sequence[Path], classes: Sequence[str], choice: Choice, root: int) -> list[RawMask]:
+    """One file per class as numbers: 0 where none has a mark, else the class's number from 1."""
+    found: list[np.ndarray] = []
+    for path in paths:
+        number = 1 + classes.index(path.parts[root])
+        for place, mask in enumerate(read_mask(path, choice)):
+            values = np.unique(mask.values)
+            if len(values) > 2 or mask.kind == "colours":
+                raise UserError(
+                    f"{path}: {len(values):,} values in the mask of one class",
+                    hint="Expected two: 0, and another where the class is.",
+                )
+            marked = mask.values > (values[0] if len(values) > 1 else 0)
+            if place == len(found):
+                found.append(np.zeros(marked.shape, np.int64))
+            if found[place].shape != marked.shape:
+                raise UserError(
+                    f"{path}: {marked.shape[1]} x {marked.shape[0]} pixels, the masks of other classes "
+                    f"{found[place].shape[1]} x {found[place].shape[0]}",
+                    hint="Give masks of one size.",
+                )
+            if both := int((marked & (found[place] > 0)).sum()):
+                raise UserError(
+                    f"{path}: {both:,} pixels are marked in the file of another class too",
+                    hint="A pixel is of one class: leave it in one of the files.",
+                )
+            found[place][marked] = number
+    return [RawMask(values=values, kind="files") for values in found]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masks:
+    """Masks of pictures, by the pictures' names: numbers of classes, (height, width) int16; what they mean, and what is
+    to be said of them."""
+
+    of: dict[str, list[np.ndarray]]
+    legend: Legend
+    notes: list[str]
+
+
+def read_masks(
+    where: MaskFiles,
+    folder: str | Path,
+    *,
+    choice: Choice,
+    ignore: str | int | None = "auto",
+    legend: Legend | None = None,
+) -> Masks:
+    """Read masks.
+
+    Args:
+        choice: how files are read that can be read in more than one way, as the pictures are.
+        ignore: the value of pixels without a class, 'none', or 'auto': 255 beside classes numbered from 0 or 1.
+        legend: the classes of masks read before, which these must have.
+    """
+    root = len(Path(folder).expanduser().parts)
+    raw = {
+        name: _of_class_files(paths, where.classes, choice, root) if where.classes else read_mask(paths[0], choice)
+        for name, paths in where.files.items()
+    }
+    return masks_of(raw, str(folder), where.classes, ignore=ignore, legend=legend)
+
+
+def masks_of(
+    raw: dict[str, list[RawMask]],
+    where: str,
+    classes: Sequence[str] = (),
+    *,
+    ignore: str | int | None = "auto",
+    legend: Legend | None = None,
+) -> Masks:
+    """`read_masks` of masks that are in memory; `where`: what they are called in messages."""
+    every = [(name, mask) for name, masks in raw.items() for mask in masks]
+    coloured = [name for name, mask in every if mask.kind == "colours"]
+    if coloured:  # black, white and grey ones among them are colours too
+        raw = {
+            name: [m if m.kind == "colours" else RawMask(values=m.values * 0x10101, kind="colours") for m in masks]
+            for name, masks in raw.items()
+        }
+    notes: list[str] = []
+    if legend is None:
+        counts: Counter[int] = Counter()
+        for masks in raw.values():
+            for mask in masks:
+                values, often = np.unique(mask.values, return_counts=True)
+                counts.update(dict(zip(values.tolist(), often.tolist(), strict=True)))
+        if classes:
+            legend = _of_files(counts, classes, where)
+        else:
+            palette = next((mask.palette for _, mask in every if mask.palette), None)
+            legend, notes = legend_of(
+                counts, "colours" if coloured else "numbers", ignore, palette, f"the masks in {where}"
+            )
+    numbers = {name: [legend.numbers(m.values, f"the mask of {name}") for m in masks] for name, masks in raw.items()}
+    return Masks(of=numbers, legend=legend, notes=notes)
+
+
+def _of_files(counts: Counter[int], classes: Sequence[str], where: str) -> Legend:
+    absent = [name for number, name in enumerate(classes, 1) if not counts[number]]
+    if absent:
+        raise UserError(
+            f"{where}: no pixel is marked of {first_of(absent)}",
+            hint="Take the folder away, or give masks that have it.",
+        )
+    return Legend(kind="files", values=tuple(range(len(classes) + 1)), names=("background", *classes))
+
+
+def shares(masks: Sequence[np.ndarray], legend: Legend) -> list[float]:
+    """Of each class, its share of the pixels that have one."""
+    counts = np.zeros(len(legend.names))
+    for mask in masks:
+        counts += np.bincount(mask[mask >= 0], minlength=len(counts))
+    return (counts / max(counts.sum(), 1)).tolist()

@@ -1,0 +1,176 @@
+"""Pictures and their masks, read together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError, first_of
+from unmask.files import are_files, check_there
+from unmask.given import array_of
+from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
+from unmask.modalities.images.reading.from_files import decode_files, folder_group, pictures_below
+from unmask.modalities.images.reading.listing import File
+from unmask.modalities.images.segment.legend import Legend
+from unmask.modalities.images.segment.masks import Masks, RawMask, find_masks, masks_of, raw_mask, read_masks, shares
+from unmask.modalities.images.segment.scenes import WholePicture, whole_pictures
+
+SHOWN = 10
+"""Pictures that a message names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Pictures with their masks, (height, width) int16 numbers of classes; the classes; what is to be said of them;
+    (name, reason) of pictures that could not be read. `images`: the pictures as they were read, in tiles."""
+
+    pairs: list[tuple[WholePicture, np.ndarray]]
+    legend: Legend
+    notes: list[str]
+    skipped: list[tuple[str, str]]
+    images: ImageSet
+
+
+def read_pairs(
+    model: Any,
+    images: Any,
+    masks: Any,
+    *,
+    ignore: str | int | None = "auto",
+    legend: Legend | None = None,
+    group: str | None = None,
+    reading: dict[str, Any] | None = None,
+) -> Pairs:
+    """Read pictures and masks.
+
+    Args:
+        model: the `ImageModel` that says how pictures are read.
+        images: a folder, files, or what else `read_images` takes.
+        masks: a folder, of pictures in files; else arrays in the order of the pictures.
+        legend: the classes that the masks must have.
+        reading: how files are read; see `sources.read_images`.
+
+    Raises:
+        UserError: naming the pictures, of masks of another size, or of other pictures.
+    """
+    if isinstance(masks, str | Path):
+        if not are_files(images):
+            raise UserError("masks in files of pictures that are none", hint="Give both in files, or both as arrays.")
+        found, known, without = _from_files(model, images, masks, ignore, legend, group, reading or {})
+    else:
+        found, known = _from_memory(model, images, masks, ignore, legend)
+        without = []
+    pairs, used = [], dict.fromkeys(known.of, 0)
+    wrong: list[str] = []
+    for whole in whole_pictures(found):
+        file = whole.name if whole.name in known.of else whole.name.partition("#")[0]
+        place, there = used[file], known.of[file]
+        used[file] += 1
+        if place >= len(there):
+            continue
+        mask = there[place]
+        if mask.shape != whole.pixels.shape[:2]:
+            (high, wide), (height, width) = mask.shape, whole.pixels.shape[:2]
+            wrong.append(f"{whole.name} has {width} x {height} pixels, its mask {wide} x {high}")
+        if whole.missing is not None:
+            mask = np.where(whole.missing, np.int16(-1), mask) if mask.shape == whole.missing.shape else mask
+        pairs.append((whole, mask))
+    counts = [f"{n}: {used[n]} pictures, {len(m)} masks" for n, m in known.of.items() if used[n] and used[n] != len(m)]
+    if wrong or counts:
+        named = first_of([*wrong, *counts], SHOWN, between="; ")
+        raise UserError(
+            f"{len(wrong) + len(counts)} masks do not fit their pictures: {named}",
+            hint="Every pixel of a picture has one in its mask: save masks at the size of the pictures, not resampled.",
+        )
+    if not pairs:
+        reasons = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
+        raise UserError(f"no picture with a mask could be read{reasons}", hint="Give pictures that can be opened.")
+    notes = [*known.notes, *_class_lines([m for _, m in pairs], known.legend)]
+    if without:
+        notes.append(f"{len(without):,} pictures without a mask are left out: {first_of(without, 3)}")
+    return Pairs(pairs=pairs, legend=known.legend, notes=notes, skipped=found.skipped, images=found)
+
+
+def _from_files(
+    model: Any,
+    images: Any,
+    masks: str | Path,
+    ignore: str | int | None,
+    legend: Legend | None,
+    group: str | None,
+    reading: dict[str, Any],
+) -> tuple[ImageSet, Masks, list[str]]:
+    root, names = listed(images, masks)
+    where = find_masks(names, masks)
+    usual = dict(model.folder.reading)
+    config = model.config
+    how = ReadOptions(
+        **{
+            **usual,
+            **reading,
+            "size": config.image,
+            "channels": config.channels,
+            "view": "tile",
+            "overlap": 0,
+            "usual": usual,
+        }
+    )
+    files = [
+        File(source=str(root / name), name=name, group=folder_group(root / name, root, group), found=True)
+        for name in where.files
+    ]
+    known = read_masks(where, masks, choice=how.choice, ignore=ignore, legend=legend)
+    found: ImageSet = model.read(decode_files(files, how), view="tile", overlap=0)
+    return found, known, where.without
+
+
+def listed(images: Any, masks: str | Path | None = None) -> tuple[Path, list[str]]:
+    """(folder, paths within it) of the pictures of a folder, a file or several, less those in the folder of masks."""
+    given = [images] if isinstance(images, str | Path) else list(images)
+    for path in given:
+        check_there(path, "a folder of pictures, or pictures")
+    paths = [Path(p).expanduser() for p in given]
+    if len(paths) == 1 and paths[0].is_dir():
+        root, found = paths[0], pictures_below(paths[0])[0]
+    else:
+        found = [f for p in paths for f in (pictures_below(p)[0] if p.is_dir() else [p])]
+        root = Path(os.path.commonpath([f.parent for f in found])) if found else Path()
+    mask_folder = None if masks is None else Path(masks).expanduser().resolve()
+    if mask_folder is not None and mask_folder != root.resolve():
+        found = [f for f in found if mask_folder not in f.resolve().parents]
+    if not found:
+        raise UserError(f"{first_of(given)}: no pictures", hint="Give a folder of pictures, or pictures.")
+    return root, [str(f.relative_to(root)) for f in found]
+
+
+def _from_memory(
+    model: Any, images: Any, masks: Any, ignore: str | int | None, legend: Legend | None
+) -> tuple[ImageSet, Masks]:
+    found: ImageSet = model.read(images, view="tile", overlap=0, problem="none")
+    assert found.tiles is not None
+    names = found.tiles.names
+    given = [array_of(mask) for mask in masks]
+    if len(given) != len(names):
+        raise UserError(f"{len(names)} pictures and {len(given)} masks", hint="Give a mask for each picture.")
+    raw: dict[str, list[RawMask]] = {}
+    for name, mask in zip(names, given, strict=True):
+        if mask.ndim == 3 and mask.shape[-1] not in (1, 3):
+            raise UserError(
+                f"the mask of picture {name} has shape {mask.shape}",
+                hint="Expected (height, width) numbers of classes.",
+            )
+        raw[name] = [raw_mask(f"the mask of picture {name}", mask if mask.ndim == 3 else mask[..., None])]
+    return found, masks_of(raw, "the arrays", ignore=ignore, legend=legend)
+
+
+def _class_lines(masks: Sequence[np.ndarray], legend: Legend) -> list[str]:
+    """The classes and their shares of the pixels."""
+    parts = [f"{name} {share:.1%}" for name, share in zip(legend.names, shares(masks, legend), strict=True)]
+    unknown = sum(int((m < 0).sum()) for m in masks) / max(sum(m.size for m in masks), 1)
+    line = f"{len(masks):,} pictures with masks; classes, by their share of the pixels: {', '.join(parts)}"
+    return [line + (f"; {unknown:.1%} without a class" if unknown else "")]

@@ -1,0 +1,232 @@
+"""A segmenter ready to use: a class for every pixel of pictures of any size."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from unmask.errors import UserError, first_of, option, quoted
+from unmask.evaluation.results import JudgedFigures, PredictedRows
+from unmask.modalities.images.network.folder import save_folder
+from unmask.modalities.images.reading.account import tell_skipped
+from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.recipes import ATTRIBUTES
+from unmask.modalities.images.segment.baselines import rule_masks
+from unmask.modalities.images.segment.crops import Scene
+from unmask.modalities.images.segment.figures import Counted, counted, judged_shown, scored, segment_figures
+from unmask.modalities.images.segment.legend import Legend, value_of
+from unmask.modalities.images.segment.network import SegmentNet
+from unmask.modalities.images.segment.pairs import read_pairs
+from unmask.modalities.images.segment.scenes import WholePicture, whole_pictures
+from unmask.modalities.images.segment.tiles import picture_probabilities
+from unmask.training.precision import computing
+from unmask.verbs import Usable
+
+
+@dataclass(repr=False)
+class Segmenter(Usable):
+    """A fine-tuned model ready to use; `unmask.load` gives one for a folder that `finetune segment` wrote.
+
+    Attributes:
+        model: the image model below.
+        net: encoder and convolutions.
+        legend: the classes, and the values that stand for them in masks.
+        rules: what rules without a network know of the training pictures; see `baselines.learnt_rules`.
+        about: what else the folder says: how many pictures, figures on held-out ones.
+    """
+
+    kind = "images"
+    guesses: ClassVar[Mapping[str, Any]] = {**ATTRIBUTES, **Usable.guesses}
+
+    model: Any
+    net: SegmentNet
+    legend: Legend
+    rules: dict[str, Any]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Segmenter({first_of(map(quoted, self.legend.names))}; {self.model!r})"
+
+    @classmethod
+    def restore(cls, model: Any) -> Segmenter:
+        """From a loaded folder that holds the convolutions."""
+        about = dict(model.folder.settings["segmenter"])
+        legend = Legend.of(about.pop("legend"))
+        net = SegmentNet(model.model, len(legend.names))
+        own = {name for name in net.state_dict() if not name.startswith("masked.")}
+        if set(model.folder.head) != own:
+            raise UserError("the folder lacks parts of the segmenter", hint="Copy the folder again.")
+        net.load_state_dict(model.folder.head, strict=False)
+        net = net.to(model.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        return cls(model=model, net=net, legend=legend, rules=about.pop("rules"), about=about)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def precision(self) -> str:
+        """In what it computes: fp32 or bf16."""
+        return str(self.model.precision)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the classes."""
+        return list(self.legend.names)
+
+    def read(self, images: Any, **options: Any) -> ImageSet:
+        """Pictures of any source at their own resolution; see `ImageModel.read`."""
+        found: ImageSet = self.model.read(images, **{"problem": "none", "view": "tile", "overlap": 0} | options)
+        return found
+
+    def scene(self, whole: WholePicture, mask: np.ndarray | None = None) -> Scene:
+        """A picture as the network sees it."""
+        codec = self.net.masked.codec
+        return whole.scene(codec.mean, codec.deviation, mask)
+
+    def probabilities(self, images: Any) -> list[np.ndarray]:
+        """(classes, height, width) float32 of each picture, order kept."""
+        read = self.read(images)
+        found = [self.probabilities_of(self.scene(whole)) for whole in whole_pictures(read)]
+        tell_skipped(images, read)
+        return found
+
+    def probabilities_of(self, scene: Scene) -> np.ndarray:
+        """(classes, height, width) float32 of a picture as the network sees it."""
+        with computing(self.precision, self.device):
+            found: np.ndarray = picture_probabilities(self.net, scene.pixels).numpy()
+        return found
+
+    def values(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers of classes as the values of the training masks: uint8 or uint16, of colours (height, width, 3)."""
+        values = np.array(self.legend.values)[numbers]
+        if self.legend.kind == "colours":
+            return np.stack([values >> 16, values >> 8 & 255, values & 255], -1).astype(np.uint8)
+        return values.astype(np.uint8 if max(self.legend.values) < 256 else np.uint16)
+
+    def predict(  # type: ignore[override]  # there are no options
+        self, images: Any, out: str | Path | None = None, *, probabilities: bool = False
+    ) -> PredictedRows:
+        """A mask for each picture, in order: 'name', 'mask' ((height, width) values as the training masks have them, of
+        colours (height, width, 3)), 'shares' of the pixels by class; 'probabilities' (classes, height, width) where
+        asked for.
+
+        Args:
+            out: a folder to write the masks to instead, in the format of each picture; rows then have 'file'.
+        """
+        from unmask.modalities.images.segment.written import write_masks
+
+        if out is not None:
+            return PredictedRows(write_masks(self, images, out, probabilities=probabilities), "Masks of {} pictures")
+        read = self.read(images)
+        found = PredictedRows(
+            (self.row(whole, probabilities=probabilities) for whole in whole_pictures(read)),
+            "Masks of {} pictures",
+            hidden=("mask", "probabilities"),
+        )
+        tell_skipped(images, read)
+        return found
+
+    def row(self, whole: WholePicture, *, probabilities: bool = False) -> dict[str, Any]:
+        """What `predict` gives for a picture."""
+        chances = self.probabilities_of(self.scene(whole))
+        numbers = chances.argmax(0)
+        row = {"name": whole.name, "mask": self.values(numbers), "shares": self.class_shares(numbers)}
+        return row | ({"probabilities": chances} if probabilities else {})
+
+    def class_shares(self, numbers: np.ndarray) -> dict[str, float]:
+        """Name of a class -> its share of the pixels."""
+        counts = np.bincount(numbers.ravel(), minlength=len(self.names))
+        return dict(zip(self.names, (counts / numbers.size).round(6).tolist(), strict=True))
+
+    def judge(
+        self, scenes: Sequence[Scene], more: Mapping[str, Any] | None = None, *, seed: int = 0
+    ) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """(figures, masks) of scenes with masks, beside those of rules.
+
+        Args:
+            more: name of a further rule -> a function that gives its mask of a scene.
+        """
+        classes, masks = len(self.names), []
+        own: list[Counted] = []
+        rules: dict[str, list[Counted]] = {}
+        for scene in scenes:
+            assert scene.mask is not None
+            masks.append(self.probabilities_of(scene).argmax(0))
+            own.append(counted(scene.mask, masks[-1], classes))
+            others = rule_masks(self.rules, scene) | {name: rule(scene) for name, rule in (more or {}).items()}
+            for name, mask in others.items():
+                rules.setdefault(name, []).append(counted(scene.mask, mask, classes))
+        grouped = [scene.group for scene in scenes]
+        groups = np.array(grouped) if len(set(grouped)) < len(grouped) else None
+        found = segment_figures(own, self.names, groups, seed)
+        found["rules"] = {name: segment_figures(parts, self.names, groups, seed) for name, parts in rules.items()}
+        found |= {"rows": len(scenes), "pictures": len(scenes), "classes": self.names, "problem": "segment"}
+        return found | {"names": [scene.name for scene in scenes]}, masks
+
+    def evaluate(
+        self, images: Any, masks: Any = None, *, ignore: str | int | None = None, seed: int = 0
+    ) -> JudgedFigures:
+        """Dice, IoU and the F of borders (within 2 pixels) of each class, what is taken for what, and the same of rules
+        without a network, with 95 % intervals over pictures.
+
+        Args:
+            masks: a folder of masks named as the pictures, or arrays in their order.
+            ignore: the value of pixels without a class; default that of training.
+        """
+        if masks is None:
+            raise UserError("pictures without masks: nothing to judge by", hint=f"Give {option('masks')}.")
+        scenes, notes, skipped = self.scenes(images, masks, ignore=ignore)
+        found, _ = self.judge(scenes, seed=seed)
+        return JudgedFigures(found | {"skipped": skipped, "notes": notes}, judged_shown)
+
+    def scenes(
+        self, images: Any, masks: Any, *, ignore: str | int | None = None, reading: dict[str, Any] | None = None
+    ) -> tuple[list[Scene], list[str], int]:
+        """(pictures with their masks as the network sees them, what is to be said of them, how many cannot be read);
+        arguments as `evaluate` and `pairs.read_pairs` have them."""
+        legend = self.legend
+        if ignore is not None:
+            legend = dataclasses.replace(legend, ignore=None if ignore == "none" else value_of(ignore))
+        pairs = read_pairs(self.model, images, masks, legend=legend, reading=reading)
+        return [self.scene(whole, mask) for whole, mask in pairs.pairs], pairs.notes, len(pairs.skipped)
+
+    def embed(self, images: Any, **options: Any) -> np.ndarray:
+        """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""
+        found: np.ndarray = self.model.embed(images, **options)
+        return found
+
+    def inspect(self) -> dict[str, Any]:
+        """Size and settings of the model, and the classes."""
+        size = sum(p.numel() for p in self.net.parameters()) - sum(p.numel() for p in self.net.masked.parameters())
+        found: dict[str, Any] = self.model.inspect()
+        return found | {"classes": self.names, "problem": "segment", "convolution_parameters": size}
+
+    def save(self, path: str | Path, *, pictures: int | None = None, judged: dict[str, Any] | None = None) -> None:
+        """Save as a model folder with its convolutions.
+
+        Args:
+            pictures, judged: how many it was trained on, and what `judge` gave on held-out ones, for the model card.
+        """
+        base = {k: v for k, v in self.model.folder.settings.items() if k not in ("results", "classifier", "segmenter")}
+        about = dict(self.about) | ({} if pictures is None else {"pictures": pictures})
+        about |= {} if judged is None else {"figures": [f.to_dict() for f in scored(judged)]}
+        about |= {"legend": self.legend.about(), "rules": self.rules}
+        own = {name: t for name, t in self.net.state_dict().items() if not name.startswith("masked.")}
+        save_folder(
+            path,
+            self.net.masked,
+            depth=self.model.folder.depth,
+            settings=base | {"segmenter": json.loads(json.dumps(about))},
+            head=own,
+            head_name="segmenter",
+        )

@@ -1,0 +1,199 @@
+"""Masks written as their pictures are: size, format, and what says where the pixels lie."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from unmask.errors import UserError
+from unmask.modalities.images.formats.nifti import is_nifti
+from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.segment.masks import stem
+from unmask.modalities.images.segment.pairs import listed
+from unmask.modalities.images.segment.scenes import whole_pictures
+from unmask.writing import replace_json, written
+
+GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 282, 283, 296)
+"""Tags that say where the pixels of a TIFF lie (GeoTIFF 1.1, annex B), and how large they are."""
+ENDINGS = {".tif": ".tif", ".tiff": ".tif", ".npy": ".npy", ".dcm": ".dcm", ".dicom": ".dcm", ".ima": ".dcm"}
+"""Ending of a picture -> that of its mask; .nii stays, all else is .png."""
+LEGEND = "classes.json"
+
+
+def write_masks(
+    model: Any, images: Any, out: str | Path, *, probabilities: bool = False, reading: dict[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Write the masks of pictures in files into a folder, a file of pictures at a time, and `classes.json`: which value
+    is which class. A row for each file: its 'name', 'file', 'pictures' in it, 'shares' of the pixels by class.
+
+    Args:
+        probabilities: write `NAME.probabilities.npy` beside each, (classes, height, width) float32; of several slices
+            or frames (pictures, classes, height, width).
+    """
+    folder = Path(out).expanduser()
+    root, names = listed(images)
+    places = {name: folder / mask_name(name) for name in names}
+    twice = [name for name in names if list(places.values()).count(places[name]) > 1]
+    if twice:
+        raise UserError(f"{' and '.join(twice[:2])} would have the same mask", hint="Predict them one after the other.")
+    if same := [n for n in names if (root / n).resolve() == places[n].resolve()]:
+        raise UserError(f"{same[0]}: its mask would replace it", hint="Give another folder for the masks.")
+    folder.mkdir(parents=True, exist_ok=True)
+    legend = {
+        name: model.legend.shown(v) if model.legend.kind == "colours" else v
+        for name, v in zip(model.legend.names, model.legend.values, strict=True)
+    }
+    replace_json(folder / LEGEND, legend)
+    for name in names:
+        read: ImageSet = model.read([str(root / name)], **(reading or {}))
+        rows = [model.row(whole, probabilities=probabilities) for whole in whole_pictures(read)]
+        place = places[name]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_mask(place, root / name, [row["mask"] for row in rows], model.legend.palette)
+        if probabilities:
+            chances = [row["probabilities"] for row in rows]
+            extra = place.with_name(f"{Path(stem(name)).name}.probabilities.npy")
+            with written(extra) as new, open(new, "wb") as file:
+                np.save(file, chances[0] if len(chances) == 1 else np.stack(chances))
+        means = {c: float(np.mean([row["shares"][c] for row in rows])) for c in model.names}
+        yield {"name": name, "file": str(place), "pictures": len(rows), "shares": means}
+
+
+def mask_name(name: str) -> str:
+    """The file of a picture's mask.
+
+    >>> mask_name("a/b.jpg"), mask_name("v.nii.gz"), mask_name("s.tiff")
+    ('a/b.png', 'v.nii.gz', 's.tif')
+    """
+    if is_nifti(name):
+        return name
+    path = Path(name)
+    return str(path.with_suffix(ENDINGS.get(path.suffix.lower(), ".png")))
+
+
+def write_mask(place: Path, picture: Path, masks: Sequence[np.ndarray], palette: Sequence[int] | None) -> None:
+    """Write the masks of the pictures in a file, whole or not at all, as a file of its format."""
+    with written(place) as new:
+        if is_nifti(place.name):
+            _nifti(new, picture, masks, place.name)
+        elif place.suffix == ".tif":
+            _tiff(new, picture, masks)
+        elif place.suffix == ".dcm":
+            _dicom(new, picture, masks)
+        elif place.suffix == ".npy":
+            with open(new, "wb") as file:
+                np.save(file, masks[0] if len(masks) == 1 else np.stack(masks))
+        else:
+            if len(masks) > 1:
+                raise UserError(
+                    f"{picture}: {len(masks)} pictures in one file, whose masks are no PNG",
+                    hint="Save them as TIFF or one by one.",
+                )
+            image = Image.fromarray(masks[0])
+            if palette is not None and masks[0].ndim == 2 and masks[0].dtype == np.uint8:
+                image = image.convert("L")
+                image.putpalette(list(palette))
+            image.save(new, "PNG")
+
+
+def _tiff(new: Path, picture: Path, masks: Sequence[np.ndarray]) -> None:
+    """With the tags that say where the pixels of the picture lie."""
+    try:
+        import tifffile
+    except ImportError:
+        Image.fromarray(masks[0]).save(new, "TIFF", compression="tiff_adobe_deflate")
+        return
+    with tifffile.TiffFile(picture) as file:
+        first: Any = file.pages[0]
+        tags = first.tags
+        kept = [(t.code, int(t.dtype), t.count, t.value, True) for t in tags if t.code in GEOREFERENCE]
+        skipped = [t for t in kept if t[0] in (282, 283, 296)]
+        resolution = {t[0]: t[3] for t in skipped}
+    colours = masks[0].ndim == 3
+    with tifffile.TiffWriter(new) as writer:
+        for mask in masks:
+            writer.write(
+                mask,
+                photometric="rgb" if colours else "minisblack",
+                compression="zlib",
+                metadata=None,
+                extratags=[t for t in kept if t not in skipped],
+                resolution=(resolution[282], resolution[283]) if {282, 283} <= resolution.keys() else None,
+                resolutionunit=resolution.get(296),
+            )
+
+
+def _nifti(new: Path, picture: Path, masks: Sequence[np.ndarray], name: str) -> None:
+    """The slices as a volume with the affine of the picture's, in the order of its voxels."""
+    import nibabel
+
+    image: Any = nibabel.load(picture)
+    turn = nibabel.io_orientation(image.affine)
+    # Slices stand as `formats.nifti` cuts them: rows from the top down, columns from left to right.
+    volume = np.stack([mask[::-1].swapaxes(0, 1) for mask in masks], 2)
+    back = nibabel.orientations.ornt_transform(nibabel.io_orientation(np.eye(4)), turn)
+    stored = nibabel.apply_orientation(volume, back)
+    if stored.shape[:3] != image.shape[:3]:
+        raise UserError(
+            f"{picture}: its slices do not make up the volume again", hint="Predict all of its axial slices."
+        )
+    found = nibabel.Nifti1Image(stored, image.affine, dtype=stored.dtype)
+    found.header.set_xyzt_units(*image.header.get_xyzt_units())
+    found.set_sform(image.affine, int(image.header["sform_code"]))
+    found.set_qform(image.affine, int(image.header["qform_code"]))
+    zipped = name.lower().endswith(".gz")
+    content = found.to_bytes()
+    if zipped:
+        import gzip
+
+        content = gzip.compress(content, 6, mtime=0)
+    new.write_bytes(content)
+
+
+def _dicom(new: Path, picture: Path, masks: Sequence[np.ndarray]) -> None:
+    """A derived picture of class numbers (grey, unsigned) in a series of its own, with the patient, the study and the
+    geometry of the picture: every viewer can lay it over."""
+    import pydicom
+    from pydicom.uid import ExplicitVRLittleEndian
+
+    data: Any = pydicom.dcmread(picture)
+    pixels = np.stack(masks) if len(masks) > 1 else masks[0]
+    coloured = masks[0].ndim == 3
+    dropped = (
+        "PixelData", "RescaleSlope", "RescaleIntercept", "RescaleType", "WindowCenter", "WindowWidth",
+        "WindowCenterWidthExplanation", "VOILUTSequence", "VOILUTFunction", "ModalityLUTSequence", "PixelPaddingValue",
+        "PixelPaddingRangeLimit", "SmallestImagePixelValue", "LargestImagePixelValue", "PlanarConfiguration",
+        "RedPaletteColorLookupTableData", "GreenPaletteColorLookupTableData", "BluePaletteColorLookupTableData",
+        "RedPaletteColorLookupTableDescriptor", "GreenPaletteColorLookupTableDescriptor",
+        "BluePaletteColorLookupTableDescriptor", "LossyImageCompression", "LossyImageCompressionRatio",
+        "LossyImageCompressionMethod", "IconImageSequence", "PresentationLUTShape",
+    )  # fmt: skip
+    for name in dropped:
+        if name in data:
+            delattr(data, name)
+    bits = 8 * pixels.dtype.itemsize
+    data.SOPInstanceUID = _uid(f"{data.SOPInstanceUID} mask")
+    if "SeriesInstanceUID" in data:
+        data.SeriesInstanceUID = _uid(f"{data.SeriesInstanceUID} mask")
+    data.SeriesDescription, data.ImageType = "unmask: numbers of classes", ["DERIVED", "SECONDARY", "OTHER"]
+    data.PhotometricInterpretation = "RGB" if coloured else "MONOCHROME2"
+    data.SamplesPerPixel, data.PixelRepresentation = 3 if coloured else 1, 0
+    if coloured:
+        data.PlanarConfiguration = 0
+    data.BitsAllocated, data.BitsStored, data.HighBit = bits, bits, bits - 1
+    content = np.ascontiguousarray(pixels).astype(pixels.dtype.newbyteorder("<")).tobytes()
+    data.PixelData = content + b"\0" * (len(content) % 2)
+    data["PixelData"].VR = "OB" if bits == 8 else "OW"
+    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID
+    data.save_as(new, enforce_file_format=True)
+
+
+def _uid(of: str) -> str:
+    """The same identifier for the same text (PS3.5, B.2)."""
+    return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, of).int}"

@@ -1,0 +1,267 @@
+"""`unmask finetune segment`: a pretrained encoder, with convolutions beside it, trained on pictures with masks."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.elsewhere import ARGUMENTS
+from unmask.errors import UserError, first_of, option
+from unmask.evaluation.results import figures_shown, place
+from unmask.evaluation.shown import Printed, Shown
+from unmask.guessed import also_called
+from unmask.memory import peak_memory
+from unmask.modalities.images.classify.classifier import Classifier
+from unmask.modalities.images.network.build import at_size, untrained
+from unmask.modalities.images.recipes import ELSEWHERE, sides
+from unmask.modalities.images.segment.baselines import FOREST, PixelForest, learnt_rules
+from unmask.modalities.images.segment.crops import Scene
+from unmask.modalities.images.segment.figures import scored
+from unmask.modalities.images.segment.network import SegmentNet
+from unmask.modalities.images.segment.pairs import Pairs, read_pairs
+from unmask.modalities.images.segment.segmenter import Segmenter
+from unmask.modalities.images.segment.settings import FEWEST, SegmenterSettings, with_overrides
+from unmask.modalities.images.segment.training import SegmentFinetuning
+from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.uses.segmented_report import segmented_report
+from unmask.training.finetune import finetune
+from unmask.training.finetune_checkpoints import Checkpointer
+from unmask.training.precision import resolve_precision
+from unmask.training.processes import join_others
+from unmask.training.settings import TrainSettings, lasting, settings_from
+from unmask.training.tracking import Tracker, console_logger
+from unmask.writing import first_of_all, makes_folder, training_folder, writes_model, written_folder
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Segmented(Printed):
+    """A finished fine-tuning: the segmenter, and what came of it."""
+
+    segmenter: Segmenter
+    folder: Path
+    figures: dict[str, Any]
+
+    @property
+    def model(self) -> Segmenter:
+        """The segmenter."""
+        return self.segmenter
+
+    def shown(self) -> Shown:
+        """Figures on held-out pictures beside those of rules."""
+        judged = self.figures.get("validation")
+        return figures_shown(
+            f"A segmenter of {first_of(self.segmenter.names)}, learnt from {self.figures['pictures']:,} pictures: "
+            f"{self.figures['steps']:,} steps, {self.figures['seconds']:.0f} s",
+            [] if judged is None else scored(judged),
+            notes=[
+                "no picture was held out: nothing is judged"
+                if judged is None
+                else f"{judged['pictures']:,} pictures held out; the best state was chosen on them",
+                place(self.folder),
+            ],
+            next_step="run.model.predict(pictures, 'masks') or run.model.evaluate(pictures, masks)",
+            head="held out",
+        )
+
+
+@also_called(ELSEWHERE, validation_split="holdout", **ARGUMENTS)
+@makes_folder
+@writes_model
+def finetune_segment(
+    model: Any,
+    data: Any,
+    out: str | Path | None = None,
+    *,
+    masks: Any = None,
+    validation: Any = None,
+    validation_masks: Any = None,
+    settings: SegmenterSettings | TrainSettings | Mapping[str, Any] | None = None,
+    console: bool = True,
+    checkpoints: bool = False,
+    resume: bool = False,
+    reading: dict[str, Any] | None = None,
+    **overrides: Any,
+) -> Segmented:
+    """Fine-tune an image model on pictures with masks, to give every pixel a class.
+
+    Pictures are learnt from at their own resolution, in crops of `crop` pixels, and predicted in tiles that overlap.
+
+    Args:
+        model: a folder, or a loaded `ImageModel` (which is copied).
+        data: pictures: a folder, files, or arrays. Those without a mask are left out, which is said.
+        out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html. Left out, a temporary
+            folder, which lives as long as the result.
+        masks: a folder of masks named as the pictures (the ending may differ), of class numbers, two values, a palette,
+            or colours; or of a folder per class with such files of one class. Of pictures in memory arrays in their
+            order, (height, width).
+        validation, validation_masks: pictures to judge and to choose the best state by, and their masks (default: in
+            `masks`); without them a `holdout` share of the pictures, of five or more.
+        settings, overrides: fields of `SegmenterSettings` and of its `train`, as keywords (`steps=500`), a dict or an
+            object.
+        checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run:
+            the figures say `stopped` 'signal', and there is no model yet.
+        resume: go on from the checkpoint of an interrupted run to `out`, on the same pictures with the same settings.
+        reading: how files are read: planes, alpha, nodata, slice; default as those of the pretraining were.
+
+    Raises:
+        UserError: masks that do not fit the pictures, have borders of mixed colours or a single class; a class that the
+            validation masks have and the others do not; `out` holds a model.
+    """
+    assert out is not None  # of `makes_folder`
+    settings, out = settings_from(SegmenterSettings(), settings, overrides, with_overrides), Path(out)
+    if masks is None:
+        raise UserError("pictures without masks", hint=f"Say where they are: {option('masks')}.")
+    train_settings, say = settings.train, console_logger(console)
+    resume = join_others(out, train_settings.device, resume=resume, minutes=train_settings.minutes)
+    loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
+    base: ImageModel = loaded.model if isinstance(loaded, Classifier | Segmenter) else loaded
+    pairs, held_pairs, notes = _pairs(base, data, masks, validation, validation_masks, settings, reading)
+    for line in notes:
+        say(line)
+    torch.manual_seed(train_settings.seed)
+    started = time.monotonic()
+    size = base.config.image if settings.crop is None else sides(settings.crop)
+    masked = at_size(base.model, size).to(base.device) if size != base.config.image else copy.deepcopy(base.model)
+    if settings.from_scratch:
+        masked = untrained(masked, train_settings.seed).to(base.device)
+    precision = resolve_precision(train_settings.precision, base.device)
+    legend = pairs.legend
+    net = SegmentNet(masked, len(legend.names))
+    net = net.to(base.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    codec = masked.codec
+    train, held = (
+        [whole.scene(codec.mean, codec.deviation, mask) for whole, mask in some] for some in (pairs.pairs, held_pairs)
+    )
+    work = SegmentFinetuning(net, train, held, settings, precision=precision.name)
+    schedule, fitted = work.schedule(), work.forecast()
+    for line in fitted.lines():
+        say(line)
+    checkpointer = None
+    if checkpoints or resume:
+        found: dict[str, Any] = {
+            "settings": lasting(dataclasses.asdict(settings)),
+            "the pictures": _digest([*train, *held]),
+        }
+        folder, seconds = training_folder(out), train_settings.checkpoint_seconds
+        checkpointer = Checkpointer(folder, seconds=seconds, fingerprint=found, resume=resume)
+    earlier = None if checkpointer is None else checkpointer.found
+    resumed = None if earlier is None else earlier.step
+    with Tracker(out, total=schedule.ending, console=console, resumed_step=resumed) as tracker:
+        result = finetune(work, work.optimiser(), schedule, tracker=tracker, checkpointer=checkpointer)
+    net = work.module.mean.eval()
+    inner = ImageModel(dataclasses.replace(base.folder, model=net.masked), base.device, precision.name)
+    segmenter = Segmenter(model=inner, net=net, legend=legend, rules=learnt_rules(train, len(legend.names)))
+    figures: dict[str, Any] = {
+        "pictures": len(train),
+        "problem": "segment",
+        "classes": list(legend.names),
+        "crop": list(size),
+        "notes": notes,
+        "steps": result.steps,
+        "seconds": round(time.monotonic() - started, 2),
+        "stopped": result.stopped,
+        "crops_per_second": round(result.steps * work.batch / max(result.seconds - result.validation_seconds, 1e-9), 1),
+        "precision": precision.name,
+        "device": str(base.device),
+        "expected_memory_mb": round(fitted.expected / 1e6, 1),
+        "peak_memory_mb": round(peak_memory(), 1),
+    }
+    if result.stopped == "signal":
+        return Segmented(segmenter=segmenter, folder=out, figures=figures)
+    judged = None
+    if held:
+        figures |= {"kept_step": result.kept_step, "validation_pictures": len(held)}
+        forest = PixelForest(train, train_settings.seed)
+        found, drawn = segmenter.judge(held, {FOREST: forest.mask}, seed=train_settings.seed)
+        figures["validation"], judged = found, (held, drawn, legend)
+    with written_folder(out) as new:
+        segmenter.save(new, pictures=len(train), judged=figures.get("validation"))
+        if first_of_all():
+            segmented_report(new, out, figures, settings, notes, judged)
+    if checkpointer is not None:
+        checkpointer.remove()
+    return Segmented(segmenter=segmenter, folder=out, figures=figures)
+
+
+def _pairs(
+    base: ImageModel,
+    data: Any,
+    masks: Any,
+    validation: Any,
+    validation_masks: Any,
+    settings: SegmenterSettings,
+    reading: dict[str, Any] | None,
+) -> tuple[Pairs, list[Any], list[str]]:
+    """(training pictures with their masks, those held out, what is to be said of them)."""
+    how: dict[str, Any] = {"ignore": settings.ignore, "group": settings.group, "reading": reading}
+    pairs = read_pairs(base, data, masks, **how)
+    notes, legend = [*pairs.notes], pairs.legend
+    if pairs.skipped:
+        notes.append(f"{len(pairs.skipped):,} pictures cannot be read: {first_of([n for n, _ in pairs.skipped], 3)}")
+    if (base.folder.settings.get("images") or {}).get("view") == "shrink":
+        side = base.config.image
+        scale = max(side[0] / pairs.pairs[0][0].pixels.shape[0], side[1] / pairs.pairs[0][0].pixels.shape[1])
+        if scale < 0.8:
+            notes.append(
+                f"the model was pretrained on pictures shrunk to {scale:.2g} of their sides, and masks are learnt "
+                f"at their own resolution: pretraining with view=crop, image_size={side[0]} fits better"
+            )
+    if validation is not None or validation_masks is not None:
+        where = masks if validation_masks is None else validation_masks
+        other = read_pairs(base, data if validation is None else validation, where, **how, legend=legend)
+        same = {w.name for w, _ in pairs.pairs} if validation is None else set()
+        held = [(w, m) for w, m in other.pairs if w.name not in same]
+        return pairs, held, [*notes, *(f"validation: {note}" for note in other.notes)]
+    out = _held_out(
+        [w.group or w.name for w, _ in pairs.pairs], [m for _, m in pairs.pairs], settings, len(legend.names)
+    )
+    if not out.any():
+        if settings.holdout:
+            notes.append(
+                f"no picture is held out of {len(pairs.pairs)}: all are needed to learn from, and nothing is judged "
+                f"({option('validation')} gives pictures to judge on)"
+            )
+        return pairs, [], notes
+    held = [pair for pair, o in zip(pairs.pairs, out, strict=True) if o]
+    kept = [pair for pair, o in zip(pairs.pairs, out, strict=True) if not o]
+    notes.append(f"{len(held):,} pictures held out: {first_of([w.name for w, _ in held], 5)}")
+    return dataclasses.replace(pairs, pairs=kept), held, notes
+
+
+def _held_out(
+    groups: Sequence[str], masks: Sequence[np.ndarray], settings: SegmenterSettings, classes: int
+) -> np.ndarray:
+    """Booleans: the pictures that are held out, whole groups of them; none of fewer than `FEWEST` groups, and none
+    without which a class would not be learnt."""
+    names, each = np.unique(groups, return_inverse=True)
+    out = np.zeros(len(names), bool)
+    if len(names) < FEWEST or not settings.holdout:
+        return out[each]
+    has = np.zeros((len(names), classes), bool)
+    for number, mask in zip(each, masks, strict=True):
+        has[number, np.unique(mask[mask >= 0])] = True
+    count = max(1, round(len(names) * settings.holdout))
+    for number in np.random.default_rng(settings.train.seed).permutation(len(names)):
+        left = ~out
+        left[number] = False
+        if out.sum() < count and not (has.any(0) & ~has[left].any(0)).any():
+            out[number] = True
+    return out[each]
+
+
+def _digest(scenes: Sequence[Scene]) -> str:
+    """Of the pictures and masks, for telling runs apart."""
+    found = hashlib.sha256()
+    for scene in scenes:
+        found.update(np.ascontiguousarray(scene.pixels).tobytes())
+        found.update(b"" if scene.mask is None else np.ascontiguousarray(scene.mask).tobytes())
+    return found.hexdigest()

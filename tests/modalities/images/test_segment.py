@@ -1,0 +1,314 @@
+"""Segmentation: masks are read or refused, a tile's neighbours leave no seams, and what is learnt beats the rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import unmask
+from tiny_images import TINY
+from unmask.errors import UserError
+from unmask.modalities.images.formats.picture import PLAIN
+from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.recipes import ImageSettings, with_overrides
+from unmask.modalities.images.segment.baselines import OTSU, PixelForest, otsu_threshold
+from unmask.modalities.images.segment.crops import CropChanges, CropSource, Scene
+from unmask.modalities.images.segment.figures import counted, scores, segment_figures
+from unmask.modalities.images.segment.masks import find_masks, read_masks
+from unmask.modalities.images.segment.network import SegmentNet
+from unmask.modalities.images.segment.tiles import picture_probabilities, probability_bands, window_of
+from unmask.modalities.images.segment.training import segment_loss
+
+
+def discs(count: int, seed: int = 0, size: tuple[int, int] = (44, 52)) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Noisy pictures with brighter discs, and masks with 255 in these."""
+    rng = np.random.default_rng(seed)
+    down, across = np.mgrid[: size[0], : size[1]]
+    pictures, masks = [], []
+    for _ in range(count):
+        mask = np.zeros(size, np.uint8)
+        for y, x, r in zip(
+            rng.integers(0, size[0], 4), rng.integers(0, size[1], 4), rng.integers(5, 10, 4), strict=True
+        ):
+            mask[(down - y) ** 2 + (across - x) ** 2 < r * r] = 255
+        pictures.append(np.clip(rng.normal(90, 30, size) + 60 * (mask > 0), 0, 255).astype(np.uint8))
+        masks.append(mask)
+    return pictures, masks
+
+
+def saved(where: Path, arrays: list[np.ndarray], ending: str = ".png") -> Path:
+    where.mkdir(parents=True, exist_ok=True)
+    for number, array in enumerate(arrays):
+        Image.fromarray(array).save(where / f"{number}{ending}")
+    return where
+
+
+SETTINGS = TINY | {"view": "crop", "image_size": 16, "patch": 4, "turn": True, "steps": 2}
+
+
+@pytest.fixture(scope="module")
+def model():
+    pictures, _ = discs(8)
+    return unmask.images.pretrain(np.stack(pictures), console=False, **SETTINGS).model
+
+
+@pytest.fixture(scope="module")
+def tuned(model, tmp_path_factory):
+    root = tmp_path_factory.mktemp("segment")
+    pictures, masks = discs(8)
+    run = unmask.images.finetune_segment(
+        model,
+        saved(root / "pictures", pictures),
+        root / "segmenter",
+        masks=saved(root / "masks", masks[:7]),
+        steps=60,
+        precision="fp32",
+        console=False,
+    )
+    return root, run
+
+
+def net_of(image: tuple[int, int] = (16, 16), classes: int = 2, channels: int = 1) -> SegmentNet:
+    settings = with_overrides(ImageSettings(), TINY | {"patch": 4, "image_size": image[0]})
+    torch.manual_seed(0)
+    codec = codec_config(settings, image, channels, (0.5,) * channels, (0.2,) * channels)
+    return SegmentNet(new_model(settings, codec), classes).eval()
+
+
+def test_what_is_learnt_beats_the_rules_and_survives_its_folder(tuned, tmp_path):
+    root, run = tuned
+    judged = run.figures["validation"]
+    assert judged["pictures"] == 1
+    assert judged["macro_dice"]["value"] > max(0.8, judged["rules"][OTSU]["macro_dice"]["value"])
+    assert {p.name for p in (root / "segmenter").iterdir()} >= {"config.json", "model.safetensors", "report.html"}
+    assert "image-segmentation" in (root / "segmenter" / "README.md").read_text()
+    again = unmask.load(root / "segmenter", precision="fp32")
+    picture = np.asarray(Image.open(root / "pictures" / "7.png"))
+    (row,) = run.model.predict([picture])
+    np.testing.assert_array_equal(again.predict([picture])[0]["mask"], row["mask"])
+    assert row["mask"].shape == picture.shape
+    assert set(np.unique(row["mask"])) <= {0, 255}
+    rows = again.predict(root / "pictures", tmp_path / "out", probabilities=True)
+    assert [r["name"] for r in rows] == [f"{n}.png" for n in range(8)]
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "out" / "7.png")), row["mask"])
+    chances = np.load(tmp_path / "out" / "7.probabilities.npy")
+    assert chances.shape == (2, *picture.shape)
+    np.testing.assert_allclose(chances.sum(0), 1, atol=1e-5)
+    assert json.loads((tmp_path / "out" / "classes.json").read_text()) == {"0": 0, "255": 255}
+    found = again.evaluate(root / "pictures", root / "masks")
+    assert found["pictures"] == 7
+    assert "1 pictures without a mask are left out" in " ".join(found["notes"])
+    assert unmask.evaluate(root / "segmenter", root / "pictures", root / "masks")["pictures"] == 7
+
+
+def test_lists_of_arrays_are_what_their_files_are(tuned):
+    root, run = tuned
+    pictures = [np.asarray(Image.open(root / "pictures" / f"{n}.png")) for n in range(2)]
+    pictures[1] = pictures[1][:30, :20]
+    rows = run.model.predict(pictures)
+    assert [r["mask"].shape for r in rows] == [(44, 52), (30, 20)]
+    np.testing.assert_array_equal(rows[0]["mask"], run.model.predict(root / "pictures" / "0.png")[0]["mask"])
+
+
+def test_a_run_is_the_same_again_and_few_pictures_are_all_learnt_from(model):
+    pictures, masks = discs(4)
+    runs = [
+        unmask.images.finetune_segment(model, pictures, masks=masks, steps=3, precision="fp32", console=False)
+        for _ in range(2)
+    ]
+    first, second = (run.model.net.state_dict() for run in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert runs[0].figures["pictures"] == 4
+    assert "validation" not in runs[0].figures
+    assert any("no picture is held out" in note for note in runs[0].figures["notes"])
+
+
+def test_groups_are_held_out_whole(model, tmp_path):
+    pictures, masks = discs(12)
+    for n, (picture, mask) in enumerate(zip(pictures, masks, strict=True)):
+        for folder, array in (("p", picture), ("m", mask)):
+            place = tmp_path / folder / f"patient{n // 2}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(place / f"{n}.png")
+    run = unmask.images.finetune_segment(
+        model, tmp_path / "p", masks=tmp_path / "m", group="folder", steps=1, precision="fp32", console=False
+    )
+    names = [Path(name).parent.name for name in run.figures["validation"]["names"]]
+    assert len(names) == 2
+    assert len(set(names)) == 1
+
+
+def masks_in(folder: Path, pictures: list[str], **options):
+    return read_masks(find_masks(pictures, folder), folder, choice=PLAIN, **options)
+
+
+def test_masks_of_every_kind_are_the_same_classes(tmp_path):
+    numbers = np.zeros((6, 8), np.uint8)
+    numbers[2:4], numbers[4:] = 1, 2
+    palette = Image.fromarray(numbers).convert("L")
+    palette.putpalette([9, 9, 9, 200, 0, 0, 0, 200, 0])
+    colours = np.array([(0, 0, 0), (255, 0, 0), (0, 0, 255)], np.uint8)[numbers]
+    wanted = {
+        "numbers": Image.fromarray(numbers),
+        "deep": Image.fromarray(numbers.astype(np.uint16)),
+        "palette": palette,
+        "colours": Image.fromarray(colours[..., ::-1].copy()),
+    }
+    for name, image in wanted.items():
+        (tmp_path / name).mkdir()
+        image.save(tmp_path / name / "a.png")
+        found = masks_in(tmp_path / name, ["a.jpg"])
+        expected = numbers if name != "colours" else np.array([0, 1, 2])[numbers]
+        np.testing.assert_array_equal(found.of["a.jpg"][0], expected, err_msg=name)
+    assert masks_in(tmp_path / "colours", ["a.jpg"]).legend.names == ("#000000", "#0000ff", "#ff0000")
+    assert masks_in(tmp_path / "palette", ["a.jpg"]).legend.palette[3:6] == (200, 0, 0)
+    for number, name in ((1, "cell"), (2, "nucleus")):
+        (tmp_path / "files" / name).mkdir(parents=True)
+        Image.fromarray(((numbers == number) * 255).astype(np.uint8)).save(tmp_path / "files" / name / "a.png")
+    found = masks_in(tmp_path / "files", ["a.jpg"])
+    np.testing.assert_array_equal(found.of["a.jpg"][0], numbers)
+    assert found.legend.names == ("background", "cell", "nucleus")
+    (tmp_path / "npy").mkdir()
+    np.save(tmp_path / "npy" / "a.npy", numbers.astype(np.int64))
+    np.testing.assert_array_equal(masks_in(tmp_path / "npy", ["a.jpg"]).of["a.jpg"][0], numbers)
+
+
+def test_255_beside_classes_from_0_says_nothing_unless_told(tmp_path):
+    numbers = np.zeros((6, 8), np.uint8)
+    numbers[2:4], numbers[4:] = 1, 255
+    saved(tmp_path, [numbers])
+    found = masks_in(tmp_path, ["0.png"])
+    assert found.legend.names == ("0", "1")
+    assert (found.of["0.png"][0][4:] == -1).all()
+    assert "255" in found.notes[0]
+    assert masks_in(tmp_path, ["0.png"], ignore="none").legend.names == ("0", "1", "255")
+    assert masks_in(tmp_path, ["0.png"], ignore="1").legend.names == ("0", "255")
+    numbers[numbers == 1] = 0  # two values are two classes
+    assert masks_in(saved(tmp_path / "two", [numbers]), ["0.png"]).legend.names == ("0", "255")
+
+
+def test_masks_that_cannot_be_meant_are_refused(model, tmp_path):
+    pictures, masks = discs(3)
+    folder = saved(tmp_path / "p", pictures)
+
+    def refused(masks_folder: Path, **options) -> str:
+        with pytest.raises(UserError) as error:
+            unmask.images.finetune_segment(
+                model, folder, tmp_path / "out", masks=masks_folder, console=False, **options
+            )
+        assert not (tmp_path / "out").exists()
+        return str(error.value)
+
+    smaller = [m[:-1] for m in masks[:2]]
+    said_both = refused(saved(tmp_path / "smaller", smaller))
+    assert "0.png has 52 x 44 pixels, its mask 52 x 43; 1.png" in said_both
+    other = saved(tmp_path / "other", masks)
+    for n in (1, 2):
+        (other / f"{n}.png").rename(other / f"x{n}.png")
+    assert f"2 of 3 masks in {other} belong to no picture: x1.png, x2.png" in refused(other)
+    soft = (
+        Image.fromarray(masks[0])
+        .resize((208, 176), Image.Resampling.BICUBIC)
+        .resize((52, 44), Image.Resampling.BICUBIC)
+    )
+    assert "smoothed borders" in refused(saved(tmp_path / "soft", [np.asarray(soft)]))
+    tinted = np.stack([np.asarray(soft), np.zeros_like(masks[0]), 255 - np.asarray(soft)], -1)
+    assert "colours (" in refused(saved(tmp_path / "tinted", [tinted]))
+    assert "all pixels are of one class (0)" in refused(saved(tmp_path / "empty", [m * 0 for m in masks]))
+    instances = (np.arange(52 * 44) // 16).reshape(44, 52).astype(np.uint16)
+    assert "(mask > 0)" in refused(saved(tmp_path / "instances", [instances]))
+    assert "no pixel of" in refused(saved(tmp_path / "plain", masks), ignore="7")
+
+
+def test_an_ending_that_all_masks_have_is_taken_off(tmp_path):
+    _, masks = discs(2)
+    for n, mask in enumerate(masks):
+        Image.fromarray(mask).save(tmp_path / f"{n}_mask.png")
+    assert sorted(find_masks(["0.png", "1.png", "2.png"], tmp_path).files) == ["0.png", "1.png"]
+
+
+def test_crops_are_drawn_anew_by_their_numbers_alone_and_masks_move_with_pixels():
+    _, masks = discs(3)
+    scenes = [Scene(pixels=(m[..., None] > 0).astype(np.float32), mask=(m > 0).astype(np.int16)) for m in masks]
+    source = CropSource(scenes, 2, (16, 20), CropChanges(jitter=0.0))
+    pixels, truth = source.crops(np.arange(24), key=(0, 0))
+    assert pixels.shape == (24, 1, 16, 20)
+    # A pixel is near 1 where the mask says so, whatever was turned and bent: off at borders alone.
+    assert ((pixels[:, 0] > 0.5) == (truth == 1)).float().mean() > 0.97
+    again, _ = source.crops(np.array([7]), key=(0, 0))
+    assert torch.equal(again[0], pixels[7])
+    assert not torch.equal(source.crops(np.array([7]), key=(1, 0))[0], again)
+    still, own = CropSource(
+        scenes[:1], 2, (44, 52), CropChanges(scale=(1, 1), flip=False, turn=False, bend=0, jitter=0)
+    ).crops(np.array([0]), key=(0, 0))
+    np.testing.assert_allclose(still[0, 0].numpy(), scenes[0].pixels[..., 0], atol=1e-5)
+    np.testing.assert_array_equal(own[0].numpy(), scenes[0].mask)
+
+
+def test_bands_of_a_large_picture_are_its_probabilities_and_tiles_leave_no_seams():
+    net = net_of()
+    rng = np.random.default_rng(0)
+    for size in ((50, 37), (16, 16), (9, 40), (7, 5)):
+        pixels = rng.normal(size=(*size, 1)).astype(np.float32)
+        whole = picture_probabilities(net, pixels)
+        assert whole.shape == (2, *size)
+        torch.testing.assert_close(whole.sum(0), torch.ones(size))
+        bands = list(probability_bands(net, window_of(pixels), size))
+        assert [top for top, _ in bands] == np.cumsum([0, *(b.shape[1] for _, b in bands)])[:-1].tolist()
+    flat = picture_probabilities(net, np.full((50, 37, 1), 0.3, np.float32))
+    inner = picture_probabilities(net, np.full((16, 16, 1), 0.3, np.float32))
+    assert (flat.amax((1, 2)) - flat.amin((1, 2))).max() <= (inner.amax((1, 2)) - inner.amin((1, 2))).max() + 1e-5
+
+
+def test_loss_leaves_out_pixels_without_a_class():
+    logits = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    truth = torch.randint(0, 3, (2, 4, 4), generator=torch.Generator().manual_seed(1))
+    truth[0, :2] = -1
+    segment_loss(logits, truth, torch.ones(3), 1.0).backward()
+    assert logits.grad is not None
+    assert (logits.grad[0, :, :2] == 0).all()
+    assert (logits.grad[0, :, 2:] != 0).any()
+    right = torch.nn.functional.one_hot(truth.clamp_min(0), 3).permute(0, 3, 1, 2) * 40.0
+    assert segment_loss(right, truth, torch.ones(3), 1.0) < 1e-3
+
+
+def test_figures_of_masks_that_are_known():
+    truth = np.zeros((20, 20), np.int64)
+    truth[:, 10:] = 1
+    shifted = np.roll(truth, 1, 1)
+    shifted[:, 0] = 0
+    part = counted(truth, shifted, 2)
+    found = scores(part.confusion, part.border)
+    np.testing.assert_allclose(found["dice"], [400 / 420, 360 / 380])
+    np.testing.assert_allclose(found["iou"], [200 / 220, 180 / 200])
+    np.testing.assert_allclose(found["border_f"], 1)  # off by one pixel, two are allowed
+    far = counted(truth, np.roll(truth, 4, 1) * (np.arange(20) >= 4), 2)
+    assert scores(far.confusion, far.border)["border_f"].max() == 0
+    unknown = truth.copy()
+    unknown[:, 10] = -1
+    assert counted(unknown, shifted, 2).confusion.sum() == 380
+    several = segment_figures([part, counted(truth, truth, 2)], ["a", "b"])
+    low, high = several["macro_dice"]["interval"]
+    assert low < several["macro_dice"]["value"] < high
+
+
+def test_rules_know_bright_from_dark():
+    assert abs(otsu_threshold(np.r_[np.zeros(50), np.ones(50)]) - 0.5) < 0.01
+    pictures, masks = discs(2, size=(60, 60))
+    scenes = [
+        Scene(pixels=((p[..., None] - 100.0) / 40).astype(np.float32), mask=(m > 0).astype(np.int16))
+        for p, m in zip(pictures, masks, strict=True)
+    ]
+    forest = PixelForest(scenes[:1])
+    assert (forest.mask(scenes[1]) == scenes[1].mask).mean() > 0.9
+
+
+def test_the_network_takes_other_sizes_channels_and_classes():
+    for image, channels, classes in (((16, 16), 1, 2), ((12, 20), 4, 5), ((8, 8), 2, 3)):
+        net = net_of(image, classes, channels)
+        assert net(torch.randn(2, channels, *image)).shape == (2, classes, *image)
