@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unmask.modalities.images.uses.finetune import finetune_classify
     from unmask.modalities.images.uses.model import ImageModel as ImageModel
     from unmask.modalities.images.uses.model import load as load
+    from unmask.modalities.images.uses.neighbours import neighbours as neighbours
     from unmask.modalities.images.uses.pretrain import pretrain as pretrain
     from unmask.modalities.images.uses.segment import finetune_segment as finetune_segment
     from unmask.modalities.images.uses.verbs import evaluate as evaluate

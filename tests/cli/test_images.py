@@ -93,7 +93,7 @@ def test_evaluate_embed_fill_inspect(capsys, folders, tmp_path):
     paths = sorted(
         str(p.relative_to(folders / "data")) for p in (folders / "data").rglob("*.png") if p.name != "broken.png"
     )
-    assert table["picture"].to_list() == found["names"] == paths
+    assert table["path"].to_list() == found["names"] == paths
     np.testing.assert_array_equal(np.stack(table["vector"].to_list()), np.load(tmp_path / "e.npy"))
     one = folders / "data" / "down" / "001.png"
     found = good(capsys, "fill", folders / "model", one, "--box", "2,2,5,5", "--out", tmp_path / "f.png")

@@ -288,30 +288,36 @@ def embed(
     use: options.Loading,
     model: options.Model,
     data: str = options.source("Pictures: a file, a folder, an array."),
-    out: str = typer.Option(..., help="Where: .parquet with the name of each picture, or .npy, (pictures, width)."),
+    out: str = typer.Option(
+        ..., help=".parquet or .csv with path, frame and group of each row; .npy: they lie beside."
+    ),
+    report: str = typer.Option(None, help="Also write a page of some pictures and those nearest to them here."),
     pooling: str = typer.Option("mean", help="mean, first, max or grid (4 x 4 means side by side)."),
     set_: options.ReadSettings = [],
 ) -> Result:
     """Embed pictures, one row per picture: of a folder sorted paths, slices of a series by their place. The .parquet,
-    and `names` of --json, say which picture a row is of."""
+    the .csv, the file beside the .npy, and `names` of --json, say which picture a row is of."""
     from typing import cast
 
-    from unmask.modalities.images.network.features import PASSING, row_names, write_named
+    from unmask.modalities.images.network.features import PASSING
+    from unmask.modalities.images.uses.neighbours import neighbours_of
+    from unmask.modalities.images.uses.vectors import ids_file, readable, row_names, write_vectors
 
-    check_results([out], [data])
+    check_results(sorted({out, ids_file(out), *filter(None, [report])}), [data])
     loaded = use.load(model)
     reader = loaded.model if hasattr(loaded, "net") else loaded
     images = reader.read(data, store=PASSING, problem="none", **reading(set_, table=True))
     array = loaded.embed(images, pooling=cast(Any, pooling))
-    names = row_names(images)
-    if out.endswith(".parquet"):
-        write_named(names, array, out)
-    else:
-        write_array([array], len(array), out)
+    images = readable(images)
+    ids = write_vectors(images, array, out)
     described, lines = account(images)
-    found = {"out": out, "rows": len(array), "shape": list(array.shape), **described}
-    found["names"] = names
-    lines = [*lines, f"{out}: {array.shape[0]} x {array.shape[1]}"]
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), "ids": ids, **described}
+    found["names"] = row_names(images)
+    lines.append(f"{out}: {array.shape[0]} x {array.shape[1]}" + (f"; rows: {ids}" if ids != out else ""))
+    if report is not None:
+        near = neighbours_of(images, array)
+        found |= near.to_dict() | {"report": str(near.write_report(report))}
+        lines += [*near.notes(), f"report: {report}"]
     return Result(found, lines, loaded)
 
 

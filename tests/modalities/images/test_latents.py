@@ -28,8 +28,9 @@ from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as settings_with
 from unmask.modalities.images.uses.model import ImageModel
+from unmask.modalities.images.uses.neighbours import nearest
 from unmask.modalities.images.uses.pretrain import make_job, pretrain, spread_of, warned
-from unmask.modalities.images.uses.report import nearest, places
+from unmask.modalities.images.uses.report import places
 from unmask.training.compute import fit_memory
 
 
@@ -234,7 +235,7 @@ def test_settings_that_do_not_go_together_are_refused(changes, told):
 def test_neighbours_and_places(seed: int):
     rng = np.random.default_rng(seed)
     lumps = np.repeat(np.eye(3), 4, 0) + 0.01 * rng.normal(size=(12, 3))
-    near = nearest(lumps, np.arange(12), 3)
+    near, _ = nearest(lumps, np.arange(12), 3)
     assert (near // 4 == np.arange(12)[:, None] // 4).all()
     assert not (near == np.arange(12)[:, None]).any()
     where, how = places(lumps)

@@ -4,7 +4,6 @@ what nearest neighbours and linear probes read from them."""
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +19,6 @@ from unmask.modalities.images.network.batches import image_batches
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.lazy import PictureStore, StreamedArray
-from unmask.writing import written
 
 ImagePooling = Literal[Pooling, "grid"]
 CELLS = 4
@@ -58,24 +56,6 @@ def features(
         pool = pooled_by(pooling, include_special=False)
     with context:
         return embed_batches(model, batches, pool, count=len(images), width=width, normalise=normalise)
-
-
-def row_names(images: ImageSet) -> list[str]:
-    """What each row of `embed` is of: the path of a picture (and its part, such as a frame), of tiles the picture that
-    they were cut from; its number where it has no name."""
-    names = images.names or [str(number) for number in range(len(images))]
-    if images.tiles is None:
-        return names
-    _, first = np.unique(images.tiles.scene, return_index=True)
-    return [names[number].rpartition("#y=")[0] or names[number] for number in first]
-
-
-def write_named(names: list[str], vectors: np.ndarray, out: str | Path) -> None:
-    """Write vectors as .parquet, columns `picture` and `vector`, whole or not at all."""
-    import polars as pl
-
-    with written(out) as temporary:
-        pl.DataFrame({"picture": names, "vector": list(vectors)}).write_parquet(temporary)
 
 
 def cells(grid: tuple[int, int]) -> tuple[int, int]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 from markupsafe import Markup
-from PIL import Image
 
 from unmask.errors import either
 from unmask.evaluation.card import Use
@@ -19,22 +16,12 @@ from unmask.modalities.images.reading.copies import crossing, name_at
 from unmask.modalities.images.reading.decode import pictures
 from unmask.modalities.images.reading.inspection import Seen
 from unmask.modalities.images.uses.description import Description, cut_shares
-from unmask.modalities.images.uses.drawing import enlarge, png, shown_range, to_rgb
+from unmask.modalities.images.uses.drawing import THUMB, Thumbnail, small, strip
 
 WORST = 0.1
 """Share of a picture cut off from which on it is drawn."""
-THUMB = 96
-"""Pixels of a thumbnail's longer side."""
 OF_CLASS, CLASSES, ROWS, PAIRS, ODD = 8, 40, 12, 16, 12
 """Thumbnails of a class; classes, sizes, pairs of copies and pictures of another scale that are drawn."""
-
-
-class Thumbnail(NamedTuple):
-    """A small picture and what stands below it; `tone` 'bad' frames it."""
-
-    image: np.ndarray
-    caption: str
-    tone: str = ""
 
 
 def report(found: Description) -> Report:
@@ -87,24 +74,6 @@ def _thumbnails(found: Description, numbers: Iterable[int], side: int = THUMB) -
                 picture = decoded[inspection.part[n]]
                 out[n] = small(picture.pixels, picture.missing, side)
     return out
-
-
-def small(pixels: np.ndarray, missing: np.ndarray | None, side: int = THUMB) -> np.ndarray:
-    """A picture as a thumbnail, (height, width, 3) uint8: its longer side `side` pixels, a small one's enlarged."""
-    step = max(1, max(pixels.shape[:2]) // (4 * side))
-    pixels, missing = pixels[::step, ::step], None if missing is None else missing[::step, ::step]
-    rgb = to_rgb(pixels, shown_range(pixels, missing), missing)
-    scale = side / max(rgb.shape[:2])
-    if scale >= 1:
-        return enlarge(rgb, side)
-    size = (max(1, round(rgb.shape[1] * scale)), max(1, round(rgb.shape[0] * scale)))
-    return np.asarray(Image.fromarray(rgb).resize(size, Image.Resampling.BOX))
-
-
-def strip(thumbnails: Sequence[Thumbnail]) -> Markup:
-    """Thumbnails side by side, as many as there is room for."""
-    shown = [(base64.b64encode(png(t.image)).decode(), t.caption, t.tone) for t in thumbnails]
-    return drawn("thumbnails", shown)
 
 
 def _classes(page: Report, found: Description) -> None:

@@ -7,19 +7,31 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
+from unmask.evaluation.charts import drawn
 from unmask.writing import written
 
 GREY = 0.5
 """What stands for a hidden patch in a drawing."""
 MISSING = np.array([190, 160, 220], np.uint8)
 """The colour of pixels that were not measured."""
+THUMB = 96
+"""Pixels of a thumbnail's longer side."""
 LARGEST = 512
 """Larger pictures are drawn smaller, every n-th pixel."""
+
+
+class Thumbnail(NamedTuple):
+    """A small picture and what stands below it; `tone` 'bad' frames it."""
+
+    image: np.ndarray
+    caption: str
+    tone: str = ""
 
 
 Shown = tuple[np.ndarray, np.ndarray]
@@ -133,3 +145,21 @@ def gallery(pictures: Sequence[np.ndarray], caption: str) -> Markup:
     )
     drawn = [image.format(caption, base64.b64encode(png(p)).decode()) for p in pictures]
     return Markup('<div style="display:flex;flex-wrap:wrap">{}</div>').format(Markup("").join(drawn))
+
+
+def small(pixels: np.ndarray, missing: np.ndarray | None, side: int = THUMB) -> np.ndarray:
+    """A picture as a thumbnail, (height, width, 3) uint8: its longer side `side` pixels, a small one's enlarged."""
+    step = max(1, max(pixels.shape[:2]) // (4 * side))
+    pixels, missing = pixels[::step, ::step], None if missing is None else missing[::step, ::step]
+    rgb = to_rgb(pixels, shown_range(pixels, missing), missing)
+    scale = side / max(rgb.shape[:2])
+    if scale >= 1:
+        return enlarge(rgb, side)
+    size = (max(1, round(rgb.shape[1] * scale)), max(1, round(rgb.shape[0] * scale)))
+    return np.asarray(Image.fromarray(rgb).resize(size, Image.Resampling.BOX))
+
+
+def strip(thumbnails: Sequence[Thumbnail]) -> Markup:
+    """Thumbnails side by side, as many as there is room for."""
+    shown = [(base64.b64encode(png(t.image)).decode(), t.caption, t.tone) for t in thumbnails]
+    return drawn("thumbnails", shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from unmask.evaluation.report import records
 from unmask.modalities.images.network.batches import evenly
 from unmask.modalities.images.network.features import features
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.uses.drawing import LARGEST, enlarge, gallery, heat, shown_range, to_rgb, triptych
+from unmask.modalities.images.uses.drawing import LARGEST, gallery, heat, shown_range, to_rgb, triptych
 from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.uses.neighbours import neighbours_of
 
 
 def probe_chart(metrics: Path) -> Markup | None:
@@ -62,7 +64,7 @@ def attention_pictures(model: str | Path | ImageModel, images: ImageSet, count: 
 MAPPED = 400
 """Pictures on the map, and among which neighbours are looked for."""
 NEIGHBOURS = 6
-"""Pictures beside each whose nearest ones are shown."""
+"""Pictures that are drawn with those nearest to them."""
 FEW = 100
 """From so many pictures on the map is t-SNE's."""
 _SIDE, _THUMB = 960, 28
@@ -88,37 +90,11 @@ def embedding_sections(model: ImageModel, images: ImageSet, seed: int = 0) -> li
     if framed:
         known = ", ".join(f"{name} {c}" for name, c in zip(_NAMES, found.classes, strict=False))
         caption += f" Frames are classes, of which the model was told nothing: {known}."
-    count = min(NEIGHBOURS, len(found) - 1)
-    drawn = neighbour_pictures(found, vectors, count)
+    near = neighbours_of(dataclasses.replace(found, tiles=None), vectors, NEIGHBOURS)
     return [
-        (
-            "Nearest neighbours",
-            gallery(drawn, "a picture and its nearest neighbours"),
-            f"{len(drawn)} pictures, each with the {count} of {len(found) - 1} others whose embeddings are nearest "
-            "(cosine).",
-        ),
+        ("Nearest neighbours", near.section(), " ".join(f"{line}." for line in near.notes())),
         ("Map of the embedding", gallery([map_picture(found, place, framed)], "map of the embedding"), caption),
     ]
-
-
-def nearest(vectors: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
-    """(queries, count) numbers of the vectors nearest to some of them by cosine, themselves left out."""
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    alike = unit[queries] @ unit.T
-    alike[np.arange(len(queries)), queries] = -np.inf
-    return np.argsort(-alike, axis=1, kind="stable")[:, :count]
-
-
-def neighbour_pictures(images: ImageSet, vectors: np.ndarray, count: int, rows: int = 6) -> list[np.ndarray]:
-    """Some pictures, each beside those nearest to it."""
-    queries = evenly(np.arange(len(images)), rows)
-    near = nearest(vectors, queries, count)
-    drawn = _thumbnails(images)
-    gap = np.full((len(drawn[0]), 8, 3), 255, np.uint8)
-    strips = [
-        np.concatenate([drawn[a], gap, *(drawn[i] for i in row)], 1) for a, row in zip(queries, near, strict=True)
-    ]
-    return [enlarge(strip, 64 * (count + 1)) for strip in strips]
 
 
 def places(vectors: np.ndarray, seed: int = 0) -> tuple[np.ndarray, str]:
