@@ -48,7 +48,7 @@ class Proper(KnownColumns):
         "With --proper, of that analysis: poisson, negative-binomial, fine-gray (with --cause); else by its outcome.",
     )
     cause: str | None = options.flag(None, "With --family fine-gray: the level of the event that it is of.")
-    method: list[str] = options.flag([], "With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample.")
+    method: list[str] = options.flag([], "With --proper: COLUMN=norm, pmm, logreg, polyreg, polr, cart or sample.")
     slopes: str | None = options.flag(
         None, "With --proper and --cluster: columns whose effects differ between clusters, e.g. visit,dose."
     )

@@ -17,13 +17,14 @@ from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.censored_regression import draw_bounded
 from unmask.modalities.table.imputation.regressions import Shares, draw_donors, draw_level, draw_linear, draw_shares
 from unmask.modalities.table.imputation.scales import DISTINCT, MonotoneScale, best_scale, draw_scale, spike
+from unmask.modalities.table.imputation.trees import draw_tree_shares, draw_tree_values
 from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.survival.estimators import nelson_aalen
 from unmask.progress import counted
 
-QUANTITY_METHODS = ("norm", "pmm", "sample")
-CATEGORY_METHODS = ("logreg", "polyreg", "polr", "sample")
+QUANTITY_METHODS = ("norm", "pmm", "cart", "sample")
+CATEGORY_METHODS = ("logreg", "polyreg", "polr", "cart", "sample")
 LEVELS, RARE = 20, 5
 """As predictors, categories have an indicator for each of so many levels, of at least so many rows; the rest are one.
 """
@@ -362,25 +363,34 @@ class Chain:
         return levels[draw_level(log_probability, u)].astype(float)
 
     def conditional(self, place: int, rows: np.ndarray) -> np.ndarray:
-        """New values of the missing rows, given all other columns: by norm, unless the column has a spike; every other
-        method of a quantity by predictive mean matching; random observed values where fewer than 3 are, or all are
-        equal."""
-        method, use = self.plan.methods[place], ~self.plan.missing[place]
-        y = self.now[place][use]
+        """New values of the missing rows, given all other columns."""
+        known = np.flatnonzero(~self.plan.missing[place])
+        given = known[self._given(place)[known]]
+        if not self.plan.sizes[place] and len(given) >= max(START, FEW * len(self.plan.chosen[place])):
+            known = given
+        return self.by_method(self.plan.methods[place], place, known, rows)
+
+    def by_method(self, method: str, place: int, known: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Values of `rows`, the parameters of a method drawn given the rows `known`: random ones of the column where
+        these are fewer than 3, or all are equal; a column with a spike has no normal distribution."""
+        y, size = self.now[place][known], self.plan.sizes[place]
         if method == "sample" or len(y) < 3 or (y == y[0]).all():
             return self.rng.choice(y, len(rows)) if len(y) else np.zeros(len(rows))
         x = self.predictors(place)
-        if self.plan.sizes[place]:
-            found = self.shares(place, x[use], y)
+        if size and method == "cart":
+            ordinal = self.plan.schema.column(place).kind == "ordinal"
+            return self.draw_category(place, *draw_tree_shares(x[known], y, x[rows], self.rng, ordinal=ordinal))
+        if size:
+            found = self.shares(place, x[known], y)
             return self.draw_category(place, found.levels, found.log_probability(x[rows]))
-        if (given := use & self._given(place)).sum() >= max(START, FEW * x.shape[1]):
-            use, y = given, self.now[place][given]
         if method == "norm" and place not in self.plan.spikes:
-            scale = self.scale(place, y, np.ones(len(y), bool), x[use])
-            line = draw_linear(x[use], y if scale is None else scale.to(y), self.rng)
+            scale = self.scale(place, y, np.ones(len(y), bool), x[known])
+            line = draw_linear(x[known], y if scale is None else scale.to(y), self.rng)
             drawn = x[rows] @ line.drawn_beta + line.drawn_sigma * self.rng.standard_normal(len(rows))
             return drawn if scale is None else scale.back(drawn)
         shaped = x if self._shaped is None else self._shaped.matrix[:, self.plan.chosen[place]]
-        other = None if shaped is x else (shaped[use], shaped[rows])
-        values, log_weight = draw_donors(x[use], y, x[rows], self.rng, other=other)
+        other = None if shaped is x else (shaped[known], shaped[rows])
+        if method == "cart":
+            return draw_tree_values(x[known], y, x[rows], self.rng, other=other)
+        values, log_weight = draw_donors(x[known], y, x[rows], self.rng, other=other)
         return values[np.arange(len(rows)), draw_level(log_weight, self.rng.random(len(rows)))]

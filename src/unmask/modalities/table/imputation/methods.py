@@ -10,6 +10,7 @@ from scipy.special import ndtr
 
 from unmask.errors import UserError, suggest
 from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, DrawPlan
+from unmask.modalities.table.imputation.held_out import better
 from unmask.modalities.table.imputation.regressions import draw_linear
 from unmask.modalities.table.imputation.scales import DISTINCT, SPIKE, MonotoneScale, best_scale
 from unmask.modalities.table.reading.findings import setting
@@ -43,20 +44,31 @@ def choose_methods(
     requested: Mapping[str, str] | str | None,
     rng: np.random.Generator,
     outcome: Collection[int] | None = None,
+    *,
+    trees: bool = False,
 ) -> None:
     """Set the method of every incomplete column: the one requested, else by its kind and its data.
 
     A quantity is drawn from a normal linear regression where the data do not speak against it, and by predictive mean
     matching (observed values of similar rows) where they do. Where covariates are drawn apart from their outcome, a
     skewed one has the regression on a scale where it is normal: relations to the outcome need no straight line then.
+    Where no analysis has to be agreed with, a column is drawn by another method than its regression where values drawn
+    by that are nearer to held-out ones (`held_out.py`).
 
     Args:
         outcome: places of the outcome that covariates are drawn apart from; None where there is none.
+        trees: whether columns may be drawn by trees: they agree with no analysis, and know no clusters.
     """
     schema = plan.schema
     for name, wanted in requested.items() if isinstance(requested, Mapping) else ():
         place = schema.place(name, where="method: ")
         _check_method(wanted, schema.column(place), plan.sizes[place])  # of complete columns too
+        if wanted == "cart" and not trees:
+            raise UserError(
+                f"method of {name!r}: cart, with an analysis that imputation agrees with, or with clusters",
+                hint="Use norm or pmm of quantities, logreg, polyreg or polr of categories.",
+            )
+    unsettled = []
     for place in plan.order:
         column, size = schema.column(place), plan.sizes[place]
         allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
@@ -64,34 +76,40 @@ def choose_methods(
         if isinstance(requested, str) and requested not in QUANTITY_METHODS + CATEGORY_METHODS:
             raise UserError(f"method {requested!r}", hint=suggest(requested, QUANTITY_METHODS + CATEGORY_METHODS))
         if isinstance(requested, str) and (
-            requested not in allowed or (requested == "polr" and not _ordered(column, size))
+            requested not in allowed
+            or (requested == "polr" and not _ordered(column, size))
+            or (requested == "cart" and not trees)
         ):
             method = None  # one name for all columns: it holds for those it suits
         if method is not None:
             _check_method(method, column, size)
+        if method is None:
+            unsettled.append(place)
         if method is None and size:
             method = "logreg" if size == 2 else ("polr" if column.kind == "ordinal" else "polyreg")
         plan.methods[place] = method or "pmm"
-    unsettled = [
-        p
-        for p in plan.order
-        if not plan.sizes[p]
-        and not (requested.get(plan.name(p)) if isinstance(requested, Mapping) else requested in QUANTITY_METHODS)
-    ]
     plan.select()
-    if not unsettled:
+    quantities = [p for p in unsettled if not plan.sizes[p]]
+    if not quantities and not trees:
         return
     trial = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
     trial.select()
     alone, chain = np.ones((len(plan.columns[0]), 1)), trial.chain(rng)
     chain.run(2)
     chain.plan = plan  # a covariate of the analysis is judged by the regression that proposes it: without the outcome
-    against = {p: _values(plan.units(p, alone)[1]) or _shape(chain, p) for p in unsettled}
+    against = {p: _values(plan.units(p, alone)[1]) or _shape(chain, p) for p in quantities}
     if outcome is not None:
-        against |= _choose_scales(chain, [p for p in unsettled if against[p] and p not in outcome])
+        against |= _choose_scales(chain, [p for p in quantities if against[p] and p not in outcome])
     for place, why in against.items():
         plan.methods[place] = "norm" if why is None else "pmm"
         plan.reasons[place] = why or _fits(plan, place)
+    for place in unsettled if trees else ():
+        usual = plan.methods[place]
+        if place in plan.censored:
+            continue
+        plan.methods[place], gain = better(chain, place, usual, ["pmm", "cart"] if usual == "norm" else ["cart"])
+        if plan.methods[place] != usual:
+            plan.reasons[place] = f"its draws are nearer to held-out values than those of {usual}, by {gain:.0%}"
 
 
 def _fits(plan: DrawPlan, place: int) -> str:

@@ -63,9 +63,10 @@ class MultipleImputation(CompletedTables):
         schema, duration, event, entry, event_level: as in `TableModel.fit`. With a survival pair, covariates are drawn
             to agree with a Cox regression of the pair on them.
         method: column -> "norm" (normal linear regression), "pmm" (predictive mean matching), "logreg", "polyreg",
-            "polr" or "sample" (any observed value), or one name for all columns it suits. By default categories have
-            the logistic regression of their kind, and quantities "norm" where the data do not speak against it, else
-            "pmm".
+            "polr", "cart" (a donor from the leaf of a tree, without an analysis or clusters) or "sample" (any observed
+            value), or one name for all columns it suits. By default categories have the logistic regression of their
+            kind, and quantities "norm" where the data do not speak against it, else "pmm"; without an analysis or
+            clusters, a method whose draws are nearer to held-out values than those of this one.
         formula: the analysis that imputation has to agree with, such as "y ~ x + I(x**2) + x:z": squares and
             interactions are then kept. Columns that it leaves out are taken to tell nothing of the outcome beyond its
             covariates.
@@ -313,7 +314,8 @@ class MultipleImputation(CompletedTables):
                 for p in computed_from[1:]:  # a part that is predicted by the whole would never move
                     plan.skip[p] = plan.skip.get(p, frozenset()) | {computed_from[0]}
         outcome_columns = None if self.formula_ is None else self.formula_.outcome
-        choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]), outcome_columns)
+        trees = self.formula_ is None and self.clusters_ is None
+        choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]), outcome_columns, trees=trees)
         if plan.censored:
             settle_scales(plan, plan.chain(np.random.default_rng([self.seed, 0, 5])))
         self.methods_ = {plan.name(p): plan.methods[p] for p in plan.order}

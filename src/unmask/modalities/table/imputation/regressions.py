@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, log_softmax
 
-from unmask.modalities.table.imputation.scales import DISTINCT, best_regression, spike
+from unmask.modalities.table.imputation.scales import DISTINCT, MonotoneScale, best_regression, spike
 from unmask.modalities.table.survival.estimators import maximum
 
 RIDGE = 1e-5
@@ -199,6 +199,60 @@ def _ordinal_derivatives(
     return total.sum(0), total.T @ total - bent
 
 
+@dataclass(frozen=True, kw_only=True)
+class Regressed:
+    """A quantity's linear regression under draws from a Dirichlet distribution (the Bayesian bootstrap).
+
+    Attributes:
+        z: the quantity on the scale where it is about normal; `to` brings other values there.
+        weight: of the rows, about 1 in the mean.
+        mean, wanted: predicted means of the rows, and of those that get a value.
+        leverage: of the rows in the weighted regression.
+    """
+
+    z: np.ndarray
+    weight: np.ndarray
+    mean: np.ndarray
+    wanted: np.ndarray
+    leverage: np.ndarray
+    scale: MonotoneScale | None
+
+    def to(self, y: np.ndarray) -> np.ndarray:
+        return y if self.scale is None else self.scale.to(y)
+
+    def residuals(self) -> np.ndarray:
+        """Residuals of as much variance as the errors have: a row draws the regression to itself, all the more where
+        predictors are extreme, and there are the donors of rows beyond (MacKinnon & White 1985, HC2)."""
+        left = (self.z - self.mean) / np.sqrt(np.maximum(1 - self.leverage, 0.1))
+        return left - np.average(left, weights=self.weight)
+
+
+def draw_regression(
+    x: np.ndarray,
+    y: np.ndarray,
+    target: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    other: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Regressed:
+    """Draw the linear regression of a quantity, on the likeliest of its scales and of two sets of regressors. Arguments
+    as of `draw_donors`."""
+    scale = None
+    if len(np.unique(y)) >= DISTINCT:
+        designs = [(x, target)] if other is None else [(x, target), other]
+        likeliest, scale = best_regression(y, [design for design, _ in designs])
+        x, target = designs[likeliest]
+    z = y if scale is None else scale.to(y)
+    weight = rng.standard_exponential(len(y))
+    weight *= len(y) / weight.sum()
+    weighted = x * weight[:, None]
+    gram = weighted.T @ x
+    solved = np.linalg.solve(gram + np.diag(RIDGE * np.diag(gram) + 1e-12), weighted.T)
+    beta = solved @ z
+    leverage = np.einsum("ij,ji->i", x, solved)
+    return Regressed(z=z, weight=weight, mean=x @ beta, wanted=target @ beta, leverage=leverage, scale=scale)
+
+
 def draw_donors(
     x: np.ndarray,
     y: np.ndarray,
@@ -234,21 +288,11 @@ def draw_donors(
         log_share = draw_shares(x, ~rest, rng).log_probability(target)
         log_weight = log_softmax(log_weight, axis=1) + log_share[:, :1]
         return np.column_stack([values, np.full(len(target), single)]), np.column_stack([log_weight, log_share[:, 1]])
-    values, scale = np.unique(y), None
-    if len(values) >= DISTINCT:
-        designs = [(x, target)] if other is None else [(x, target), other]
-        likeliest, scale = best_regression(y, [design for design, _ in designs])
-        x, target = designs[likeliest]
-    z, places = (y, values) if scale is None else (scale.to(y), scale.to(values))
-    weight = rng.standard_exponential(len(y))
-    weight *= len(y) / weight.sum()
-    weighted = x * weight[:, None]
-    gram = weighted.T @ x
-    beta = np.linalg.solve(gram + np.diag(RIDGE * np.diag(gram) + 1e-12), weighted.T @ z)
-    mean, wanted = x @ beta, target @ beta
-    width = KERNEL * float(np.sqrt(weight @ (z - mean) ** 2 / len(y)))
+    found, values = draw_regression(x, y, target, rng, other=other), np.unique(y)
+    weight, mean, wanted = found.weight, found.mean, found.wanted
+    width = KERNEL * float(np.sqrt(weight @ (found.z - mean) ** 2 / len(y)))
     order = np.argsort(mean, kind="stable")
-    mean = mean[order]
+    mean, residual = mean[order], found.residuals()[order]
     count = min(DONORS, len(y))
     first = np.clip(np.searchsorted(mean, wanted) - count // 2, 0, len(y) - count)
     window = first[:, None] + np.arange(count)[None, :]
@@ -258,7 +302,8 @@ def draw_donors(
     reach = np.partition(np.abs(move), nearest, axis=1)[:, [nearest]]
     far = (move / np.maximum(reach, least)) ** 2
     log_weight = np.log(weight[order])[window] - 0.5 * (far - far.min(1, keepdims=True))
-    near = np.searchsorted((places[1:] + places[:-1]) / 2, z[order][window] + move)
+    places = found.to(values)
+    near = np.searchsorted((places[1:] + places[:-1]) / 2, wanted[:, None] + residual[window])
     return values[near], log_weight
 
 
