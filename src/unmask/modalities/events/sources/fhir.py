@@ -89,7 +89,7 @@ class ResourceReader:
         moment = None
         if wrong is None:
             moment = self._when(kind, declared, r, scope)
-            wrong = None if moment is not None else f"{kind} without a time that says when it was known"
+            wrong = None if moment is not None else _untimed(kind, declared, r)
         if moment is not None and is_none_day(moment):
             wrong = f"time stands for none: {moment:%Y-%m-%d}"
         if wrong is None:
@@ -216,6 +216,13 @@ class ResourceReader:
 
     def _dated(self, dated: bool) -> None:
         self.ledger.note("dates without a time of day, at the end of their day, month or year", int(dated))
+
+
+def _untimed(kind: str, declared: Kind, r: Mapping[str, Any]) -> str:
+    """Why a resource has no time: what began some day was not known then."""
+    if any(at(r, path) for path in declared.onset):
+        return f"{kind} with an onset alone, and no encounter that ended"
+    return f"{kind} without a time that says when it was known"
 
 
 def _given(r: Mapping[str, Any], path: str) -> Any:

@@ -33,6 +33,8 @@ from unmask.modalities.events.sources.times import read_times
 FOLDERS = (OMOP, MIMIC)
 _SHARD = re.compile(r"[-_.]?(?:part)?[-_.]?\d+(?:[-_.]?of[-_.]?\d+)?$")
 """What stands behind a table's name in the names of its shards: _000000000000, _1, -00000-of-00010, .part-3."""
+_NUMBERED = re.compile(r"(?:column|field|v|f|_c)?_?\d+", re.IGNORECASE)
+"""Names that programs give to columns that have none."""
 AFTER = " (earlier than it was taken)"
 """Behind the name of a column whose time `Event.taken` has put right."""
 _QUIET = re.compile(r"^(\..*|_.*|.*\.crc|readme.*|license.*|changelog.*|.*sums(\.txt)?|index\.html)$", re.IGNORECASE)
@@ -144,6 +146,9 @@ def _table(table: SourceTable, path: Path, ledger: Ledger, derive: Derive, peopl
     reading, subjects = ledger.reading, ledger.subjects
     have = columns_of(path)
     lower = named_as(path, have, _wanted(table))
+    if table.subject not in lower and (below := _heading_below(path, have)) and table.subject in below:
+        _only_heading(path, have, ledger)
+        return
     if table.subject not in lower:
         raise UserError(f"{path}: no column {table.subject!r}", hint=f"Found {', '.join(have)}.")
     for event in table.events:
@@ -152,9 +157,8 @@ def _table(table: SourceTable, path: Path, ledger: Ledger, derive: Derive, peopl
     unread = [name for name in have if name not in lower.values() and name.strip().lower() not in table.elsewhere]
     if unread:
         ledger.unused[table.name] = f"columns not read: {', '.join(unread)}"
-    count, first = ledger.table(table.name), 0
+    count, first, before = ledger.table(table.name), 0, ledger.rows
     for raw in chunks(path, list(lower.values()), ledger):
-        count["rows"] += len(raw)
         frame = raw.rename({name: w for w, name in lower.items()})
         if reading.missing is None:
             for (column, word), number in reading.empty_words(frame).items():
@@ -181,6 +185,26 @@ def _table(table: SourceTable, path: Path, ledger: Ledger, derive: Derive, peopl
             yield made
         ledger.kept += int(kept.sum())
         first += len(raw)
+    count["rows"] += ledger.rows - before  # those with too many cells too
+
+
+def _heading_below(path: Path, have: Sequence[str]) -> set[str]:
+    """Names in the first row of a table whose columns have numbers for names, as programs write them that took a table
+    without rows for one without a heading."""
+    if not all(_NUMBERED.fullmatch(name) for name in have):
+        return set()
+    first = next(chunks(path, list(have), Ledger()), pl.DataFrame()).head(1)
+    return {str(cell).strip().lower() for cell in (first.row(0) if len(first) else ())}
+
+
+def _only_heading(path: Path, have: Sequence[str], ledger: Ledger) -> None:
+    """Name a table that is a heading alone; refuse one with rows below it."""
+    if sum(len(part) for part in chunks(path, [have[0]], Ledger())) > 1:
+        raise UserError(
+            f"{path}: the heading stands in the first row, below {have[0]}, ..., {have[-1]}",
+            hint="Take the line above it out.",
+        )
+    ledger.unused[path.name] = f"no rows: its one row is the heading, below {have[0]}, ..., {have[-1]}"
 
 
 def _wanted(table: SourceTable) -> set[str | None]:

@@ -260,7 +260,9 @@ def _counted(table: pa.Table, ledger: Ledger) -> pl.DataFrame:
 def _csv(path: Path, wanted: list[str] | None, ledger: Ledger) -> Any:
     def broken(row: Any) -> str:
         ledger.rows += 1
-        ledger.add("wrong number of columns", {"file": path.name, "line": row.number, "text": row.text[:200]})
+        reason = f"{path.name}: {row.actual_columns} cells under {row.expected_columns} columns"
+        place = path.name if row.number is None else f"{path.name}, line {row.number}"
+        ledger.add(reason, {"where": place, "file": path.name, "line": row.number, "text": row.text[:200]})
         return "skip"
 
     with pa.input_stream(str(path), compression="detect") as head:

