@@ -85,3 +85,15 @@ def test_a_column_of_entries_that_nobody_named_is_warned_of_where_the_pair_is_na
         warnings.filterwarnings("error", message=".*from which a row is at risk")
         done = MultipleImputation(2, rounds=1, entry="entry", event_level="1", **known).fit(holed)
     assert done.schema_.entry == "entry"
+
+
+def test_another_follow_up_time_has_not_the_entry_of_the_first():
+    _, holed = cohort(0, 200)
+    holed = holed.assign(relapse=np.random.default_rng(1).exponential(0.5, len(holed)).round(3) + 0.001)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        entering = MultipleImputation(2, duration="time", event="event", schema={"entry": "entry"}, rounds=1).fit(holed)
+        plain = MultipleImputation(2, duration="relapse", event="event", rounds=1).fit(holed)
+        found = entering.survival([0.2, 0.5], duration="relapse")
+        assert found.estimate.tolist() == pytest.approx(plain.survival([0.2, 0.5]).estimate.tolist())
+        assert found.estimate[0] < 1

@@ -318,14 +318,15 @@ class CompletedTables(Guessed, Printed):
         return cox_formula(pair, places, family=family, cause=cause_number(happened, cause, family))
 
     def _with_pair(self, duration: str | None, event: str | None) -> Schema:
-        """The schema with the survival pair that is meant: its own by default."""
+        """The schema with the survival pair that is meant: its own by default. Late entry is that of its own time."""
         schema = self.schema_
         duration, event = duration or schema.duration, event or schema.event
         if duration is None or event is None:
             raise UserError("no survival pair", hint=f"Give {option('duration')} and {option('event')}.")
         for name in (duration, event):
             schema.place(name, where="survival pair: ")
-        return dataclasses.replace(schema, duration=duration, event=event)
+        entry = schema.entry if duration == schema.duration else None
+        return dataclasses.replace(schema, duration=duration, event=event, entry=entry)
 
     def survival(
         self,
