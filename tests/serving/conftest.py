@@ -82,6 +82,29 @@ def image_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
+def segmenter_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A segmenter of grey pictures, trained for a moment: what is bright is 255."""
+    import numpy as np
+
+    import unmask
+    from tiny_images import TINY
+
+    pictures = np.random.default_rng(0).integers(0, 60, (6, 24, 30)).astype(np.uint8)
+    pictures[:, 6:16, 8:20] += 150
+    settings = TINY | {"view": "crop", "image_size": 12, "patch": 3, "steps": 1}
+    base = unmask.images.pretrain(pictures, console=False, **settings).model
+    root = tmp_path_factory.mktemp("segmenter")
+    how = {"masks": np.where(pictures > 100, 255, 0).astype(np.uint8), "steps": 60, "precision": "fp32", "console": False}
+    unmask.images.finetune_segment(base, pictures, root / "m", **how)
+    return root / "m"
+
+
+@pytest.fixture(scope="session")
+def segmenter_served(segmenter_folder: Path) -> Served:
+    return served_one(segmenter_folder)
+
+
+@pytest.fixture(scope="session")
 def event_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Simulated patients (meds, task), a model of a few steps that answers questions, and one with an outcome head."""
     from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides

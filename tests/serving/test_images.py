@@ -68,6 +68,34 @@ def test_vectors_and_classes_are_those_of_the_model(server, image_folders):
     assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
 
 
+def test_masks_are_those_of_the_model(segmenter_folder):
+    own = unmask.load(segmenter_folder, device="cpu", precision="fp32")
+    pictures = [
+        np.random.default_rng(n).integers(0, 255, size).astype(np.uint8) for n, size in enumerate([(24, 30), (31, 17)])
+    ]
+    rows = [own.predict(p[None])[0] for p in pictures]
+    names = {"m": str(segmenter_folder)}
+    with running(load_served(names, Limits(pixels=5000), device="cpu", precision="fp32")) as server:
+        assert server.get("/models/m")[1]["about"]["labels"] == own.names
+        status, found = server.post("/models/m/segment", {"images": [png(p) for p in pictures], "draw": True})
+        assert status == 200, found
+        assert [c["name"] for c in found["classes"]] == own.names
+        for row, expected, picture in zip(found["results"], rows, pictures, strict=True):
+            mask, drawn = (np.asarray(Image.open(io.BytesIO(base64.b64decode(row[k])))) for k in ("mask", "drawn"))
+            np.testing.assert_array_equal(mask, expected["mask"])
+            assert row["shares"] == expected["shares"]
+            assert (row["height"], row["width"]) == drawn.shape[:2] == picture.shape
+            for one in found["classes"]:
+                colour = [int(one["colour"][i : i + 2], 16) for i in (1, 3, 5)]
+                assert (drawn[mask == int(one["value"])] == colour).all()
+        assert "drawn" not in server.post("/models/m/segment", {"images": [png(pictures[0])]})[1]["results"][0]
+        status, found = server.post("/models/m/segment", {"images": [png(np.zeros((90, 90), np.uint8))]})
+        assert status == 400
+        assert "at most 5,000" in found["error"]["what"]
+        status, found = server.post("/models/m/embed", {"images": [png(pictures[0])]})
+        assert status == 200, found
+
+
 def test_image_classification_of_the_hub(server):
     for address in ("/models/tuned", "/models/tuned/pipeline/image-classification"):
         client = InferenceClient(base_url=server.url + address)

@@ -28,9 +28,9 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(text_served, table_served, images_served, classifier_served, deep_served, events_served):
+def server(text_served, table_served, images_served, classifier_served, deep_served, events_served, segmenter_served):
     served = {**text_served, "table": table_served, "picture": images_served, "patient": events_served}
-    served |= {"classifier": classifier_served, "deep": deep_served}
+    served |= {"classifier": classifier_served, "deep": deep_served, "segmenter": segmenter_served}
     with running({**served, "other": counting()}) as asked:
         yield asked
 
@@ -251,3 +251,52 @@ def test_under_a_prefix(browser):
         browser.run("document.querySelector('nav a').click()")
         browser.until("document.body.innerText.includes('/models/m/length')")
     assert browser.said == []
+
+
+def slide(p, value):
+    p.run(
+        "(() => { const s = document.querySelector('input[type=range]');"
+        f" s.value = {value}; s.dispatchEvent(new Event('input')); }})()"
+    )
+
+
+def test_a_picture_is_dropped_and_its_mask_lies_over_it(page, server):
+    p = page("segmenter")
+    pixels = np.random.default_rng(0).integers(0, 60, (40, 50)).astype(np.uint8)
+    pixels[10:25, 12:34] += 150
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    content = base64.b64encode(buffer.getvalue()).decode()
+    drop = """(() => {
+        const data = new DataTransfer();
+        data.items.add(new File([Uint8Array.from(atob("CONTENT"), (c) => c.charCodeAt(0))], "spot.png"));
+        const area = document.querySelector("#panel section");
+        area.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+    })()"""
+    p.run(drop.replace("CONTENT", content))
+    p.until("document.querySelectorAll('.classes li').length === 2")
+    status, found = server.post("/models/segmenter/segment", {"images": [content], "draw": True})
+    assert status == 200
+    (row,) = found["results"]
+    mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(row["mask"]))))
+    assert (mask[14:21, 16:30] == 255).mean() > 0.9
+    assert (mask[30:] == 0).mean() > 0.9
+    assert p.run("[document.querySelector('canvas').width, document.querySelector('canvas').height]") == [50, 40]
+    shown = """(() => {
+        const copy = Object.assign(document.createElement("canvas"), { width: 50, height: 40 });
+        const pen = copy.getContext("2d");
+        pen.drawImage(document.querySelector("canvas"), 0, 0);
+        return [...pen.getImageData(12, 10, 1, 1).data].slice(0, 3);
+    })()"""
+    picture, drawn = (
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(row[name]))))[10, 12].astype(float)
+        for name in ("picture", "drawn")
+    )
+    np.testing.assert_allclose(p.run(shown), (picture + drawn) / 2, atol=2)
+    slide(p, 0)
+    np.testing.assert_allclose(p.run(shown), picture, atol=1)
+    assert p.run("document.querySelector('a[download]').getAttribute('download')") == "spot_mask.png"
+    assert p.run("document.querySelector('a[download]').href").endswith(row["mask"])
+    assert "Shares of the picture" in p.run("document.getElementById('said').textContent")
+    slide(p, 50)
+    shots(p, "segmenter")

@@ -1,4 +1,4 @@
-"""An image model as it is served: reconstruct what is hidden, embed, and predict with a fine-tuned head."""
+"""An image model as it is served: reconstruct what is hidden, embed, predict with a fine-tuned head, and segment."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
 from unmask.modalities.images.reading.decode import survey
 from unmask.modalities.images.reading.from_files import decode_files
 from unmask.modalities.images.reading.listing import File
+from unmask.modalities.images.segment.scenes import WholePicture, whole_pictures
+from unmask.modalities.images.segment.segmenter import Segmenter
+from unmask.modalities.images.uses.drawing import shown_range, to_rgb
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.reconstruct import chosen_pixels
+from unmask.modalities.images.uses.segmented_report import class_colours, drawn_mask
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Field, Flag, ListOf, Number, Open, Record, Text
 from unmask.serving.verbs import Served, Verb, Work, adapted, alone, records
@@ -33,14 +37,16 @@ from unmask.serving.verbs import Served, Verb, Work, adapted, alone, records
 def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: str = "auto") -> Served:
     """An image model as it is served."""
     loaded: Any = load(path, device=device, precision=precision)
-    tuned = isinstance(loaded, Classifier)
-    model: ImageModel = loaded.model if tuned else loaded
+    tuned, segments = isinstance(loaded, Classifier), isinstance(loaded, Segmenter)
+    model: ImageModel = loaded.model if tuned or segments else loaded
     verbs = {"embed": _embed(loaded, model, limits)}
     dialects: dict[str, Verb] = {}
     if tuned:
         verbs["classify"] = _classify(loaded, model, limits)
         dialects["huggingface/image-classification"] = _image_classification(verbs["classify"])
         dialects["huggingface/"] = dialects["huggingface/image-classification"]
+    elif segments:
+        verbs["segment"] = _segment(loaded, limits)
     else:
         verbs["reconstruct"] = _reconstruct(model, limits)
     config = model.config
@@ -55,9 +61,9 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
         "parameters": model.inspect()["parameters"],
         "precision": model.precision,
         "device": str(model.device),
-        "labels": list(loaded.classes) if tuned else [],
+        "labels": list(loaded.classes) if tuned else loaded.names if segments else [],
     }
-    task = "image-classification" if tuned else None
+    task = "image-classification" if tuned else "image-segmentation" if segments else None
     return Served(kind="images", about=about, verbs=verbs, dialects=dialects, task=task)
 
 
@@ -185,6 +191,58 @@ def _image_classification(verb: Verb) -> Verb:
     )
 
 
+def _segment(loaded: Segmenter, limits: Limits) -> Verb:
+    legend, model = loaded.legend, loaded.model
+    colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(len(legend.names)).tolist()]
+    classes = [
+        {"name": name, "value": legend.shown(value), "colour": colour}
+        for name, value, colour in zip(legend.names, legend.values, colours, strict=True)
+    ]
+
+    def answered(whole: WholePicture, drawn: bool) -> dict[str, Any]:
+        found = loaded.probabilities_of(loaded.scene(whole)).argmax(0)
+        row = {"mask": encoded(loaded.values(found)), "shares": loaded.class_shares(found)}
+        row |= {"height": found.shape[0], "width": found.shape[1]}
+        shown = shown_range(whole.pixels, whole.missing)
+        pictures = {"picture": to_rgb(whole.pixels, shown, whole.missing), "drawn": drawn_mask(found)} if drawn else {}
+        return row | {name: encoded(pixels) for name, pixels in pictures.items()}
+
+    def prepare(body: Any) -> Work:
+        files = [decoded(text, f"images[{n}]") for n, text in enumerate(body["images"])]
+        images = read(model, files, limits, view="tile", overlap=0)
+
+        def run() -> dict[str, Any]:
+            rows = [answered(whole, body["draw"]) for whole in whole_pictures(images)]
+            return {"results": rows, "classes": classes, "warnings": images.notes}
+
+        return alone(run, len(images) * model.config.slots)
+
+    return Verb(
+        about="A class for every pixel: a mask of each picture, of its own size.",
+        request=Record(
+            images=_images(limits),
+            draw=Field(Flag(), "Give the picture and the mask in colours too, to look at.", False),
+        ),
+        answer=Open(
+            results=records(
+                mask=Field(Text(), "PNG in base64, of values as the training masks had them."),
+                shares=Field(Open(), "Of the pixels, by class."),
+                height=Field(Number(1, whole=True), "In pixels."),
+                width=Field(Number(1, whole=True), "In pixels."),
+                picture=Field(Text(), "With `draw`: PNG of 8 bits, its brightness stretched.", None),
+                drawn=Field(Text(), "With `draw`: the mask in the colours of `classes`.", None),
+            ),
+            classes=records(
+                name=Field(Text(), "Of the class."),
+                value=Field(Text(), "In masks."),
+                colour=Field(Text(), "In `drawn`."),
+            ),
+            warnings=WARNINGS,
+        ),
+        prepare=prepare,
+    )
+
+
 def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
     config = model.config
     height, width = config.image
@@ -284,9 +342,10 @@ def decoded(text: str, at: str) -> bytes:
         raise UserError(f"{at}: not base64", hint="Send the bytes of the file in base64.") from None
 
 
-def read(model: ImageModel, files: Sequence[bytes], limits: Limits) -> ImageSet:
-    """Pictures for a model, brought to its size and channels."""
-    reading = dict(model.folder.reading)
+def read(model: ImageModel, files: Sequence[bytes], limits: Limits, **changed: Any) -> ImageSet:
+    """Pictures for a model, brought to its size and channels, read as those of its training but for what is
+    `changed`."""
+    reading = dict(model.folder.reading) | changed
     how = ReadOptions(size=model.config.image, channels=model.config.channels, strict=True, workers=1, **reading)
     pixels = 0
     for number, content in enumerate(files):
@@ -348,8 +407,13 @@ def png(pixels: np.ndarray, low: float, high: float) -> str:
     shown = np.clip(np.round(shown), 0, 255).astype(np.uint8)
     if shown.shape[-1] not in (1, 3):
         shown = shown[..., :1]
+    return encoded(shown[..., 0] if shown.shape[-1] == 1 else shown)
+
+
+def encoded(pixels: np.ndarray) -> str:
+    """(height, width) of 8 or 16 bits or (height, width, 3) of 8 as a PNG in base64."""
     buffer = io.BytesIO()
-    Image.fromarray(shown[..., 0] if shown.shape[-1] == 1 else shown).save(buffer, "PNG")
+    Image.fromarray(pixels).save(buffer, "PNG")
     return base64.b64encode(buffer.getvalue()).decode()
 
 

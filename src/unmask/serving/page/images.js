@@ -1,8 +1,10 @@
 // Pictures: paint what is hidden, see the original, what the model saw and what it made of it.
 
-import { announce, ask, bars, field, latest, make, percent, section, warned } from "./shared.js";
+import { announce, ask, bars, contentOf, drops, field, latest, make, percent, section, warned } from "./shared.js";
+import { segment } from "./segment.js";
 
 export function images(model) {
+  if ("segment" in model.verbs) return segment(model);
   const post = (verb, body) => ask(`models/${encodeURIComponent(model.name)}/${verb}`, body);
   const { height, width, grid, channels, depth } = model.about;
   const scale = Math.max(1, Math.round(448 / Math.max(height, width)));
@@ -113,17 +115,8 @@ export function images(model) {
     fill();
   };
   const chooser = make("input", { type: "file" });
-  chooser.onchange = latest(async () => {
-    const [file] = chooser.files;
-    if (!file) return;
-    const content = await new Promise((done, failed) => {
-      const reader = new FileReader();
-      reader.onload = () => done(reader.result);
-      reader.onerror = () => failed(new Error("The file cannot be read."));
-      reader.readAsDataURL(file);
-    });
-    take(content, await createImageBitmap(file).catch(() => null));
-  });
+  const open = latest(async (current, file) => take(await contentOf(file), await createImageBitmap(file).catch(() => null)));
+  chooser.onchange = () => { if (chooser.files.length) open(chooser.files[0]); };
   const draws = depth === "uint8" && (channels === 1 || channels === 3);
   const scene = () => {
     const made = make("canvas", { width: 256, height: 256 });
@@ -143,5 +136,5 @@ export function images(model) {
   else answer.replaceChildren(make("p", { className: "quiet" }, `Choose a picture of yours: the model reads ${channels} channels of ${depth}.`));
   const buttons = make("div", { className: "row" }, ...field("A picture of yours", chooser), ...(draws ? [make("button", { type: "button", onclick: scene }, "Draw another")] : []),
     ...(fills ? [make("button", { type: "button", onclick: random }, "Hide half at random"), make("button", { type: "button", onclick: none }, "Show all"), make("button", { type: "button", className: "main", onclick: fill }, "Fill")] : []));
-  return [section(fills ? "Paint over what is to be hidden" : "A picture", buttons, make("div", { className: "paint" }, canvas)), section(fills ? "Predicted back" : "Classes", answer)];
+  return [drops(section(fills ? "Paint over what is to be hidden" : "A picture", buttons, make("div", { className: "paint" }, canvas)), open), section(fills ? "Predicted back" : "Classes", answer)];
 }

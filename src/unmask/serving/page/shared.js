@@ -109,6 +109,28 @@ export function table(rows, about) {
 // What the model could not read as it was meant.
 export function warned(found) { return found.warnings.map((line) => make("p", { className: "quiet" }, line)); }
 
+// What a file holds, as a data: address.
+export function contentOf(file) {
+  return new Promise((done, failed) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result);
+    reader.onerror = () => failed(new Error("The file cannot be read."));
+    reader.readAsDataURL(file);
+  });
+}
+
+// Files that are dropped on an element go to `take`, one at a time, as those of a chooser do.
+export function drops(element, take) {
+  element.ondragover = (event) => { event.preventDefault(); element.classList.add("over"); };
+  element.ondragleave = () => element.classList.remove("over");
+  element.ondrop = (event) => {
+    event.preventDefault();
+    element.classList.remove("over");
+    if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
+  };
+  return element;
+}
+
 let count = 0;
 export function field(label, input) {
   input.id = input.id || `field-${++count}`;

@@ -33,6 +33,11 @@ UNKNOWN = np.array([255, 255, 255], np.uint8)
 MISSED, RIGHT = np.array([220, 38, 38], np.uint8), 0.35
 
 
+def class_colours(count: int) -> np.ndarray:
+    """(count, 3) uint8 colours of so many classes in drawings."""
+    return COLOURS[np.arange(count) % len(COLOURS)]
+
+
 def drawn_mask(numbers: np.ndarray) -> np.ndarray:
     """(height, width) numbers of classes as (height, width, 3) colours."""
     found = COLOURS[np.maximum(numbers, 0) % len(COLOURS)]
