@@ -21,6 +21,8 @@ ALSO = {
     "deaths without a time": {"points after death", "tells the outcome"},
     "deaths on dates": {"points after death", "midnight"},
     "points after the outcome": {"tells the outcome"},
+    "a patient twice, all events": {"births in common"},
+    "a patient twice, nine in ten events": {"births in common"},
 }
 """Other warnings that a leak brings with it, which are as true."""
 
@@ -128,5 +130,19 @@ def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     blocks = Events.blocks
     monkeypatch.setattr(Events, "blocks", lambda self, most=300: blocks(self, most))
     assert [f.to_dict() for check in PEOPLE_CHECKS for f in check(events)] == whole
-    assert len(whole) == 2
-    assert np.isclose(whole[1]["rows"][0]["correlation with the time left"], 1)
+    assert [f["check"] for f in whole] == ["patients nearly twice", "births in common", "values that know the end"]
+    assert np.isclose(whole[2]["rows"][0]["correlation with the time left"], 1)
+
+
+def test_births_by_chance_and_by_weekday_say_nothing():
+    """A register of newborns: many are born on one day, fewer on Sundays."""
+    from unmask.modalities.events.records.meds import Events
+
+    rng = np.random.default_rng(0)
+    days = rng.choice(365, 20_000, p=(w := np.where(np.arange(365) % 7 == 6, 0.7, 1.0)) / w.sum())
+    time = (days * 1440 + rng.integers(0, 1440, len(days))) * 60_000_000
+    given = {"code": np.zeros(len(days), np.int32), "value": np.full(len(days), np.nan, np.float32)}
+    one = Events(
+        subjects=np.arange(len(days)), offsets=np.arange(len(days) + 1), time=time, codes=["MEDS_BIRTH"], **given
+    )
+    assert list(shared_births(one)) == []

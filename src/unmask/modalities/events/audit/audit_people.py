@@ -16,13 +16,15 @@ from unmask.modalities.events.records.meds import BIRTH, STATIC, Events
 SKETCH, SHARED = 8, 5
 """Events of a subject that are compared with those of others (those with the least hashes: of two histories as large a
 share of them is the same as of all their events, Broder 1997), and how many are the same in a copy."""
+DONE = np.uint64(0xFFFFFFFFFFFFFFFF)
+"""Of a hash that is in the sketch already."""
 CROWD = 10
 """Subjects who may share an event that counts: what more have is a mark of the files, not of a person."""
-NEAR_DAYS = 7
-"""Births on the days around are what chance makes of births on the same day."""
-BORN_TOGETHER, SIGMA = 0.01, 6.0
-"""Share of the subjects beyond chance, and how many standard deviations of a Poisson count above it, from which on
-births on the same day are warned of."""
+WEEKS = 4
+"""Births on the same weekday of the next weeks say how many on the same day chance makes: fewer are on Sundays."""
+BORN_TOGETHER, SIGMA, UNEVEN = 0.01, 6.0, 0.05
+"""Pairs beyond chance from which on births on the same day are warned of: per subject, in standard deviations of a
+Poisson count, and as a share of those that chance makes (holidays)."""
 KNOWS, STAYS, LONG = 0.98, 50, 60 * DAY
 """Correlation of a value with the time until the end, encounters that it is looked for in, and the longest record that
 is taken for one stay where no encounters are named."""
@@ -36,17 +38,15 @@ def near_copies(events: Events) -> Iterator[AuditFinding]:
         value = np.where(np.isnan(block.value), np.float32(0), block.value).view(np.int32)
         key = hash_keys(block.time[timed], block.code[timed].astype(np.int64), value[timed].astype(np.int64))
         subject = block.subject[timed]
-        turn = np.lexsort((key, subject))
-        subject, key = subject[turn], key[turn]
-        new = np.r_[True, (subject[1:] != subject[:-1]) | (key[1:] != key[:-1])][: len(subject)]
-        subject, key = subject[new], key[new]
-        first = np.searchsorted(subject, subject)
-        kept = np.arange(len(subject)) - first < SKETCH
-        size = np.searchsorted(subject, subject, side="right") - first
-        kept &= size >= FEWEST
-        events_of[subject] = size
-        owner.append(subject[kept])
-        mark.append(key[kept])
+        start = np.flatnonzero(np.r_[True, subject[1:] != subject[:-1]])[: len(subject)]
+        size = np.diff(np.r_[start, len(subject)])
+        events_of[subject[start]] = size
+        for _ in range(SKETCH if len(start) else 0):
+            least = np.minimum.reduceat(key, start)
+            kept = (size >= FEWEST) & (least != DONE)
+            owner.append(subject[start[kept]])
+            mark.append(least[kept])
+            key[key == np.repeat(least, size)] = DONE
     who, key = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in (owner, mark))
     pairs = _pairs(who, key)
     if not len(pairs):
@@ -89,8 +89,8 @@ def _across(events: Events, pairs: np.ndarray) -> str:
 
 
 def shared_births(events: Events) -> Iterator[AuditFinding]:
-    """More subjects born on the same day than on days next to each other: ids of visits or stays, not of people, so
-    that a split by id has one person on both sides. Nothing is said where births are years."""
+    """More subjects born on the same day than on days some weeks from each other: ids of visits or stays, not of
+    people, so that a split by id has one person on both sides. Nothing is said where births are years."""
     birth, born = events.begins(BIRTH), np.full(len(events), STATIC)
     for block in blocks(events):
         hit = np.flatnonzero(birth[block.code] & (block.time != STATIC))[::-1]
@@ -103,11 +103,11 @@ def shared_births(events: Events) -> Iterator[AuditFinding]:
         return
     same = int((count * (count - 1) // 2).sum())
     near = 0
-    for lag in range(1, NEAR_DAYS + 1):
+    for lag in range(7, 7 * WEEKS + 1, 7):
         _, a, b = np.intersect1d(dates, dates + lag, return_indices=True)
         near += int((count[a] * count[b]).sum())
-    chance = near / NEAR_DAYS
-    if same - chance <= max(BORN_TOGETHER * len(known), SIGMA * np.sqrt(chance + 1)):
+    chance = near / WEEKS / 2  # a pair within a day is one pair, and one of two days may stand in either
+    if same - chance <= max(BORN_TOGETHER * len(known), SIGMA * np.sqrt(chance + 1), UNEVEN * chance):
         return
     order = np.argsort(-count, kind="stable")[:SHOWN]
     order = order[count[order] > 1]
@@ -116,8 +116,8 @@ def shared_births(events: Events) -> Iterator[AuditFinding]:
     yield AuditFinding(
         check="births in common",
         level="warning",
-        sentence=f"{same:,} pairs of subjects are born on the same day, where chance makes {chance:,.0f} (as of days "
-        "next to each other).",
+        sentence=f"{same:,} pairs of subjects are born on the same day, where chance makes {chance:,.0f} (by days a "
+        "week or more from each other).",
         todo="Look whether ids are of visits or stays: give all of one person the same id, or hold out by person "
         "(metadata/subject_splits.parquet).",
         columns=("born", "subjects", "such as"),

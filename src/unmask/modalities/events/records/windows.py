@@ -25,6 +25,7 @@ from unmask.modalities.events.records.aces import (
 )
 from unmask.modalities.events.records.cuts import first_times, searched
 from unmask.modalities.events.records.meds import DEATH, STATIC, Events
+from unmask.progress import counted
 
 UNBOUND = "not found"
 """Of candidates without the time stamp that a window ends with."""
@@ -136,7 +137,7 @@ def evaluate_task(task: Task, events: Events) -> TaskPoints:
     seen, found = dict.fromkeys(matches, 0), list[dict[str, np.ndarray]]()
     left_out, future, candidates, subjects = dict[str, int](), set[str](), 0, 0
     died = first_times(events, lambda _, code: events.begins(DEATH)[code])
-    for owners, here in events.blocks():
+    for owners, here in counted(events.blocks(), len(events), lambda both: both[0].stop - both[0].start):
         stamps = _stamps(task, events, owners, here, matches, seen)
         allowed = np.ones(owners.stop - owners.start, bool)
         for name in task.demographics + tuple(n for n, p in task.predicates.items() if p.static and not p.parts):

@@ -53,8 +53,8 @@ from unmask.writing import written
 
 def points_given(verb: str, out: Any, labels: Any) -> tuple[str | Path | None, Any]:
     """(where predictions go, the points), of which the second argument of a verb may be either: what is no path, or a
-    folder, are points."""
-    if labels is None and out is not None and (not isinstance(out, str | Path) or Path(out).is_dir()):
+    folder, or a task file, are points."""
+    if labels is None and out is not None and (not isinstance(out, str | Path) or Path(out).is_dir() or is_task(out)):
         out, labels = None, out
     if labels is None:
         raise UserError(
