@@ -51,3 +51,22 @@ TINY = {
 
 NO_DECODER = {"decoder_width": 64, "decoder_layers": 2, "decoder_heads": 2}
 """For models without a decoder, beside `TINY`: the usual sizes; nothing would read others."""
+
+CROPS = TINY | {"view": "crop", "image_size": 16, "patch": 4, "turn": True, "steps": 2}
+"""For models that are fine-tuned to segment."""
+
+
+def discs(count: int, seed: int = 0, size: tuple[int, int] = (44, 52)) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Noisy pictures with brighter discs, and masks with 255 in these."""
+    rng = np.random.default_rng(seed)
+    down, across = np.mgrid[: size[0], : size[1]]
+    pictures, masks = [], []
+    for _ in range(count):
+        mask = np.zeros(size, np.uint8)
+        for y, x, r in zip(
+            rng.integers(0, size[0], 4), rng.integers(0, size[1], 4), rng.integers(5, 10, 4), strict=True
+        ):
+            mask[(down - y) ** 2 + (across - x) ** 2 < r * r] = 255
+        pictures.append(np.clip(rng.normal(90, 30, size) + 60 * (mask > 0), 0, 255).astype(np.uint8))
+        masks.append(mask)
+    return pictures, masks

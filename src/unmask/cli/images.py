@@ -84,7 +84,7 @@ def pretrain(
         "A folder of pictures (class folders or flat), files, .npy, .npz, .idx.gz, .parquet or hf:NAME."
     ),
     out: str = typer.Option(..., help="Run folder."),
-    recipe: str = typer.Option(None, help="small (default), pixels, mae, simmim, lejepa, simclr or ijepa."),
+    recipe: str = typer.Option(None, help="small (default), pixels, mae, simmim, lejepa, simclr, ijepa or segment."),
     strict: bool = typer.Option(False, "--strict", help="A picture that cannot be read is an error, not skipped."),
     examples: options.Examples = False,
     tracker: options.Trackers = [],

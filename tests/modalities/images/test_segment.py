@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import unmask
-from tiny_images import TINY
+from tiny_images import CROPS, TINY, discs
 from unmask.errors import UserError
 from unmask.modalities.images.formats.picture import PLAIN
 from unmask.modalities.images.network.build import codec_config, new_model
@@ -25,22 +25,6 @@ from unmask.modalities.images.segment.tiles import picture_probabilities, probab
 from unmask.modalities.images.segment.training import segment_loss
 
 
-def discs(count: int, seed: int = 0, size: tuple[int, int] = (44, 52)) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Noisy pictures with brighter discs, and masks with 255 in these."""
-    rng = np.random.default_rng(seed)
-    down, across = np.mgrid[: size[0], : size[1]]
-    pictures, masks = [], []
-    for _ in range(count):
-        mask = np.zeros(size, np.uint8)
-        for y, x, r in zip(
-            rng.integers(0, size[0], 4), rng.integers(0, size[1], 4), rng.integers(5, 10, 4), strict=True
-        ):
-            mask[(down - y) ** 2 + (across - x) ** 2 < r * r] = 255
-        pictures.append(np.clip(rng.normal(90, 30, size) + 60 * (mask > 0), 0, 255).astype(np.uint8))
-        masks.append(mask)
-    return pictures, masks
-
-
 def saved(where: Path, arrays: list[np.ndarray], ending: str = ".png") -> Path:
     where.mkdir(parents=True, exist_ok=True)
     for number, array in enumerate(arrays):
@@ -48,13 +32,10 @@ def saved(where: Path, arrays: list[np.ndarray], ending: str = ".png") -> Path:
     return where
 
 
-SETTINGS = TINY | {"view": "crop", "image_size": 16, "patch": 4, "turn": True, "steps": 2}
-
-
 @pytest.fixture(scope="module")
 def model():
     pictures, _ = discs(8)
-    return unmask.images.pretrain(np.stack(pictures), console=False, **SETTINGS).model
+    return unmask.images.pretrain(np.stack(pictures), console=False, **CROPS).model
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from unmask.errors import UserError, first_of, option
 from unmask.modalities.images.formats.everyday import open_image
 from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice
 from unmask.modalities.images.reading import decode
-from unmask.modalities.images.reading.from_files import pictures_below
+from unmask.modalities.images.reading.layout import pictures_below
 from unmask.modalities.images.segment.legend import Kind, Legend, legend_of
 
 _FOLDED = {"L;2": 85, "L;4": 17}

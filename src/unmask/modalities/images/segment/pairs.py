@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ import numpy as np
 from unmask.errors import UserError, first_of
 from unmask.files import are_files, check_there
 from unmask.given import array_of
+from unmask.modalities.images.formats.picture import Choice
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
-from unmask.modalities.images.reading.from_files import decode_files, folder_group, pictures_below
+from unmask.modalities.images.reading.from_files import decode_files
+from unmask.modalities.images.reading.layout import folder_group, pictures_below
 from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.segment.legend import Legend
 from unmask.modalities.images.segment.masks import Masks, RawMask, find_masks, masks_of, raw_mask, read_masks, shares
@@ -107,26 +110,32 @@ def _from_files(
 ) -> tuple[ImageSet, Masks, list[str]]:
     root, names = listed(images, masks)
     where = find_masks(names, masks)
+    known = read_masks(where, masks, choice=choice_of(reading), ignore=ignore, legend=legend)
+    found = read_files(model, root, list(where.files), group=group, reading=reading)
+    return found, known, where.without
+
+
+def choice_of(reading: dict[str, Any]) -> Choice:
+    """How files are read that can be read in more than one way."""
+    names = {f.name for f in dataclasses.fields(Choice)}
+    return Choice(**{name: value for name, value in reading.items() if name in names})
+
+
+def read_files(
+    model: Any, root: Path, names: Sequence[str], *, group: str | None = None, reading: dict[str, Any] | None = None
+) -> ImageSet:
+    """Pictures in files at their own resolution, in tiles, as the model's training pictures were read."""
     usual = dict(model.folder.reading)
-    config = model.config
-    how = ReadOptions(
-        **{
-            **usual,
-            **reading,
-            "size": config.image,
-            "channels": config.channels,
-            "view": "tile",
-            "overlap": 0,
-            "usual": usual,
-        }
-    )
+    given = dict(reading or {})
+    rescale = bool(given.pop("rescale", False))
+    own = {"size": model.config.image, "channels": model.config.channels, "view": "tile", "overlap": 0}
+    how = ReadOptions(**{**usual, **given, **own, "usual": usual})
     files = [
         File(source=str(root / name), name=name, group=folder_group(root / name, root, group), found=True)
-        for name in where.files
+        for name in names
     ]
-    known = read_masks(where, masks, choice=how.choice, ignore=ignore, legend=legend)
-    found: ImageSet = model.read(decode_files(files, how), view="tile", overlap=0)
-    return found, known, where.without
+    found: ImageSet = model.read(decode_files(files, how), rescale=rescale, view="tile", overlap=0)
+    return found
 
 
 def listed(images: Any, masks: str | Path | None = None) -> tuple[Path, list[str]]:

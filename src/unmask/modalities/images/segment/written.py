@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +12,23 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of
 from unmask.modalities.images.formats.nifti import is_nifti
+from unmask.modalities.images.formats.picture import Broken, Choice
 from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.reading.decode import survey_all
 from unmask.modalities.images.segment.masks import stem
-from unmask.modalities.images.segment.pairs import listed
+from unmask.modalities.images.segment.pairs import choice_of, listed, read_files
 from unmask.modalities.images.segment.scenes import whole_pictures
+from unmask.modalities.images.segment.tiles import probability_bands
+from unmask.modalities.images.segment.windows import mapped, window_on, written_map
+from unmask.progress import counted
+from unmask.training.precision import computing
 from unmask.writing import replace_json, written
 
 GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 282, 283, 296)
 """Tags that say where the pixels of a TIFF lie (GeoTIFF 1.1, annex B), and how large they are."""
+_RESOLUTION = (282, 283, 296)
 ENDINGS = {".tif": ".tif", ".tiff": ".tif", ".npy": ".npy", ".dcm": ".dcm", ".dicom": ".dcm", ".ima": ".dcm"}
 """Ending of a picture -> that of its mask; .nii stays, all else is .png."""
 LEGEND = "classes.json"
@@ -49,19 +58,77 @@ def write_masks(
         for name, v in zip(model.legend.names, model.legend.values, strict=True)
     }
     replace_json(folder / LEGEND, legend)
-    for name in names:
-        read: ImageSet = model.read([str(root / name)], **(reading or {}))
-        rows = [model.row(whole, probabilities=probabilities) for whole in whole_pictures(read)]
+    how, config, depth = reading or {}, model.model.config, model.model.folder.depth
+    for name in counted(_readable(root, names, choice_of(how), images), len(names)):
         place = places[name]
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_mask(place, root / name, [row["mask"] for row in rows], model.legend.palette)
+        large = mapped(root / name, config.channels, depth, choice_of(how))
+        if large is not None:
+            row = _by_bands(model, large, place, root / name, probabilities)
+        else:
+            row = _whole(model, read_files(model.model, root, [name], reading=how), place, root / name, probabilities)
+        yield {"name": name, "file": str(place)} | row
+
+
+def _readable(root: Path, names: Sequence[str], choice: Choice, images: Any) -> list[str]:
+    """The files that can be read, looked at before anything is written.
+
+    Raises:
+        UserError: of files that were given one by one, or if none can be read.
+    """
+    surveyed = zip(names, survey_all([str(root / name) for name in names], choice), strict=True)
+    broken = {name: found.reason for name, found in surveyed if isinstance(found, Broken)}
+    if broken:
+        shown = first_of([f"{name}: {reason}" for name, reason in broken.items()], 8, between="; ")
+        what = f"{len(broken)} pictures cannot be read"
+        if len(broken) == len(names) or not (isinstance(images, str | Path) and Path(images).is_dir()):
+            raise UserError(f"{what}: {shown}", hint="Leave them out.")
+        warnings.warn(f"{what} and get no mask: {shown}", stacklevel=2)
+    return [name for name in names if name not in broken]
+
+
+def _whole(model: Any, read: ImageSet, place: Path, picture: Path, probabilities: bool) -> dict[str, Any]:
+    """Write the masks of the pictures in a file: `pictures` and `shares` of its row."""
+    rows = [model.row(whole, probabilities=probabilities) for whole in whole_pictures(read)]
+    write_mask(place, picture, [row["mask"] for row in rows], model.legend.palette)
+    if probabilities:
+        chances = [row["probabilities"] for row in rows]
+        with written(probabilities_file(place)) as new, open(new, "wb") as file:
+            np.save(file, chances[0] if len(chances) == 1 else np.stack(chances))
+    shares = {c: float(np.mean([row["shares"][c] for row in rows])) for c in model.names}
+    return {"pictures": len(rows), "shares": shares}
+
+
+def _by_bands(model: Any, array: np.ndarray, place: Path, picture: Path, probabilities: bool) -> dict[str, Any]:
+    """Write the mask of a picture that is mapped, not read: `pictures` and `shares` of its row."""
+    codec, (height, width) = model.net.masked.codec, array.shape[:2]
+    window = window_on(array, codec.mean, codec.deviation)
+    values = model.values(np.zeros((1, 1), np.int64))
+    counts = np.zeros(len(model.names), np.int64)
+    tags = [] if place.suffix == ".npy" else [t for t in _tags(picture) if t[0] not in _RESOLUTION]
+    with contextlib.ExitStack() as files:
+        new = files.enter_context(written(place))
+        shape = (height, width, *values.shape[2:])
+        masks = files.enter_context(written_map(new, shape, values.dtype, place.suffix, tags))
+        chances = None
         if probabilities:
-            chances = [row["probabilities"] for row in rows]
-            extra = place.with_name(f"{Path(stem(name)).name}.probabilities.npy")
-            with written(extra) as new, open(new, "wb") as file:
-                np.save(file, chances[0] if len(chances) == 1 else np.stack(chances))
-        means = {c: float(np.mean([row["shares"][c] for row in rows])) for c in model.names}
-        yield {"name": name, "file": str(place), "pictures": len(rows), "shares": means}
+            new = files.enter_context(written(probabilities_file(place)))
+            shape = (len(model.names), height, width)
+            chances = files.enter_context(written_map(new, shape, np.float32, ".npy"))
+        with computing(model.precision, model.device):
+            for top, band in probability_bands(model.net, window, (height, width)):
+                numbers = band.argmax(0).numpy()
+                masks[top : top + len(numbers)] = model.values(numbers)
+                counts += np.bincount(numbers.ravel(), minlength=len(counts))
+                if chances is not None:
+                    chances[:, top : top + len(numbers)] = band.numpy()
+    shares = (counts / counts.sum()).round(6).tolist()
+    return {"pictures": 1, "shares": dict(zip(model.names, shares, strict=True))}
+
+
+def probabilities_file(place: Path) -> Path:
+    """Where the probabilities of a mask go."""
+    return place.with_name(f"{Path(stem(place.name)).name}.probabilities.npy")
 
 
 def mask_name(name: str) -> str:
@@ -108,12 +175,8 @@ def _tiff(new: Path, picture: Path, masks: Sequence[np.ndarray]) -> None:
     except ImportError:
         Image.fromarray(masks[0]).save(new, "TIFF", compression="tiff_adobe_deflate")
         return
-    with tifffile.TiffFile(picture) as file:
-        first: Any = file.pages[0]
-        tags = first.tags
-        kept = [(t.code, int(t.dtype), t.count, t.value, True) for t in tags if t.code in GEOREFERENCE]
-        skipped = [t for t in kept if t[0] in (282, 283, 296)]
-        resolution = {t[0]: t[3] for t in skipped}
+    kept = _tags(picture)
+    resolution = {t[0]: t[3] for t in kept if t[0] in _RESOLUTION}
     colours = masks[0].ndim == 3
     with tifffile.TiffWriter(new) as writer:
         for mask in masks:
@@ -122,10 +185,19 @@ def _tiff(new: Path, picture: Path, masks: Sequence[np.ndarray]) -> None:
                 photometric="rgb" if colours else "minisblack",
                 compression="zlib",
                 metadata=None,
-                extratags=[t for t in kept if t not in skipped],
+                extratags=[t for t in kept if t[0] not in _RESOLUTION],
                 resolution=(resolution[282], resolution[283]) if {282, 283} <= resolution.keys() else None,
                 resolutionunit=resolution.get(296),
             )
+
+
+def _tags(picture: Path) -> list[tuple[int, int, int, Any, bool]]:
+    """Those of a TIFF that say where its pixels lie, as tifffile writes them."""
+    import tifffile
+
+    with tifffile.TiffFile(picture) as file:
+        first: Any = file.pages[0]
+        return [(t.code, int(t.dtype), t.count, t.value, True) for t in first.tags if t.code in GEOREFERENCE]
 
 
 def _nifti(new: Path, picture: Path, masks: Sequence[np.ndarray], name: str) -> None:

@@ -1,0 +1,143 @@
+"""Masks in the formats of their pictures: sizes, georeference, affine and geometry are kept; large pictures are not
+read whole, and their masks are the same."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import unmask
+from tiny_images import CROPS, discs
+from unmask.errors import UserError
+from unmask.modalities.images.segment import windows
+
+tifffile = pytest.importorskip("tifffile")
+nibabel = pytest.importorskip("nibabel")
+pydicom = pytest.importorskip("pydicom")
+
+
+@pytest.fixture(scope="module")
+def tuned():
+    pictures, masks = discs(4)
+    model = unmask.images.pretrain(np.stack(pictures), console=False, **CROPS).model
+    how = {"steps": 25, "precision": "fp32", "console": False}
+    return unmask.images.finetune_segment(model, pictures, masks=masks, **how).model
+
+
+def test_a_geotiff_keeps_where_it_lies(tuned, tmp_path):
+    (picture,), _ = discs(1, seed=5)
+    scale, tie = (10.0, 10.0, 0.0), (0.0, 0.0, 0.0, 500000.0, 4100000.0, 0.0)
+    keys = (1, 1, 0, 1, 3072, 0, 1, 32633)
+    tags = [(33550, 12, 3, scale, True), (33922, 12, 6, tie, True), (34735, 3, 8, keys, True)]
+    (tmp_path / "in").mkdir()
+    tifffile.imwrite(tmp_path / "in" / "a.tif", picture, extratags=tags, resolution=(72, 72), metadata=None)
+    (row,) = tuned.predict(tmp_path / "in", tmp_path / "out")
+    with tifffile.TiffFile(row["file"]) as file:
+        page = file.pages[0]
+        assert page.tags[33550].value == scale
+        assert page.tags[33922].value == tie
+        assert tuple(page.tags[34735].value) == keys
+        assert page.tags[282].value[0] / page.tags[282].value[1] == 72
+        np.testing.assert_array_equal(page.asarray(), tuned.predict([picture])[0]["mask"])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_volume_keeps_its_affine_and_the_order_of_its_voxels(tuned, tmp_path, turned):
+    slices, _ = discs(3, seed=6)
+    volume = np.stack([s.T for s in slices], 2)
+    affine = np.diag([0.5, 0.5, 3.0, 1.0])
+    if turned:  # stored from right to left, front to back, as scanners do
+        affine[:2] *= -1
+    image = nibabel.Nifti1Image(volume, affine)
+    image.header.set_xyzt_units("mm", "sec")
+    nibabel.save(image, tmp_path / "v.nii.gz")
+    (row,) = tuned.predict(tmp_path / "v.nii.gz", tmp_path / "out")
+    mask = nibabel.load(row["file"])
+    np.testing.assert_allclose(mask.affine, affine)
+    assert mask.shape == volume.shape
+    assert mask.header.get_xyzt_units()[0] == "mm"
+    assert row["pictures"] == 3
+    # Discs are brighter: where the mask is, the volume must be.
+    voxels, found = np.asarray(image.dataobj), np.asarray(mask.dataobj) > 0
+    assert voxels[found].mean() > voxels[~found].mean() + 25
+
+
+def test_a_dicom_mask_keeps_patient_and_geometry(tuned, tmp_path):
+    from pydicom.data import get_testdata_file
+
+    data = pydicom.dcmread(get_testdata_file("CT_small.dcm"))
+    (picture,), _ = discs(1, seed=7)
+    data.Rows, data.Columns = picture.shape
+    data.BitsAllocated = data.BitsStored = 8
+    data.HighBit, data.PixelRepresentation = 7, 0
+    data.RescaleSlope, data.RescaleIntercept = 1, 0
+    del data.PixelPaddingValue
+    data.PixelData = picture.tobytes()
+    data["PixelData"].VR = "OB"
+    data.save_as(tmp_path / "a.dcm")
+    (row,) = tuned.predict(tmp_path / "a.dcm", tmp_path / "out")
+    mask = pydicom.dcmread(row["file"])
+    for name in ("PatientID", "StudyInstanceUID", "PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient"):
+        assert mask[name].value == data[name].value
+    assert mask.SeriesInstanceUID != data.SeriesInstanceUID
+    assert mask.SOPInstanceUID == mask.file_meta.MediaStorageSOPInstanceUID != data.SOPInstanceUID
+    np.testing.assert_array_equal(mask.pixel_array, tuned.predict([picture])[0]["mask"])
+
+
+def test_masks_never_replace_pictures_nor_each_other(tuned, tmp_path):
+    (picture,), _ = discs(1)
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    with pytest.raises(UserError, match="would replace it"):
+        tuned.predict(tmp_path, tmp_path)
+    Image.fromarray(picture).save(tmp_path / "a.bmp")
+    with pytest.raises(UserError, match="the same mask"):
+        tuned.predict(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_pictures_that_cannot_be_read_are_named_before_a_mask_is_written(tuned, tmp_path):
+    (picture,), _ = discs(1)
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"b.png: empty \(0 bytes\)"):
+        tuned.predict([tmp_path / "a.png", tmp_path / "b.png"], tmp_path / "out")
+    with pytest.warns(UserWarning, match=r"b.png: empty"):
+        rows = tuned.predict(tmp_path, tmp_path / "out")
+    assert [row["name"] for row in rows] == ["a.png"]
+
+
+def saved(path: Path, array: np.ndarray) -> Path:
+    np.save(path, array) if path.suffix == ".npy" else tifffile.imwrite(path, array, metadata=None)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["npy", "tif"])
+def test_a_large_picture_is_read_by_windows_and_its_mask_is_the_same(tuned, tmp_path, monkeypatch, ending):
+    (picture,), _ = discs(1, size=(150, 90))
+    path = saved(tmp_path / f"a.{ending}", picture)
+    (whole,) = tuned.predict(path, tmp_path / "whole", probabilities=True)
+    monkeypatch.setattr(windows, "LARGE", 100)
+    assert windows.mapped(path, 1, "uint8", unmask.modalities.images.formats.picture.PLAIN) is not None
+    (banded,) = tuned.predict(path, tmp_path / "banded", probabilities=True)
+    read = np.load if ending == "npy" else tifffile.imread
+    np.testing.assert_array_equal(read(whole["file"]), read(banded["file"]))
+    assert whole["shares"] == banded["shares"]
+    chances = [np.load(tmp_path / folder / "a.probabilities.npy") for folder in ("whole", "banded")]
+    np.testing.assert_allclose(*chances, atol=1e-6)
+
+
+def test_memory_does_not_grow_with_the_height_of_a_picture(tuned, tmp_path, monkeypatch):
+    monkeypatch.setattr(windows, "LARGE", 100)
+    peaks = []
+    for height in (200, 1600):
+        path = saved(tmp_path / f"{height}.npy", np.resize(discs(1)[0][0], (height, 64)))
+        tuned.predict(path, tmp_path / "warm")
+        tracemalloc.start()
+        tuned.predict(path, tmp_path / "out")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
