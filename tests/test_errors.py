@@ -45,6 +45,7 @@ ELSEWHERE = {
 PYTHON_ALONE = {
     "modalities/images/network/folder.py": {"heads"},
     "modalities/images/uses/reconstruct.py": {"statistics"},
+    "modalities/text/tasks/guessed.py": {"task"},
     "training/settings.py": {"learning_rate", "steps"},
 }
 """Arguments that a hint names for Python callers only; and what stands for a key in the hint of --set itself."""

@@ -94,7 +94,12 @@ def segmenter_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = TINY | {"view": "crop", "image_size": 12, "patch": 3, "steps": 1}
     base = unmask.images.pretrain(pictures, console=False, **settings).model
     root = tmp_path_factory.mktemp("segmenter")
-    how = {"masks": np.where(pictures > 100, 255, 0).astype(np.uint8), "steps": 60, "precision": "fp32", "console": False}
+    how = {
+        "masks": np.where(pictures > 100, 255, 0).astype(np.uint8),
+        "steps": 60,
+        "precision": "fp32",
+        "console": False,
+    }
     unmask.images.finetune_segment(base, pictures, root / "m", **how)
     return root / "m"
 

@@ -206,5 +206,6 @@ def mask_notes(names: Sequence[str]) -> list[str]:
     counted = first_of(f"{where} ({len(numbers):,})" for where, numbers in found.items())
     return [
         f"warning: {counted}: named as others of the pictures are, as masks of them would be. They are read as "
-        "pictures and, where folders are classes, as a class: give the folder of the pictures alone"
+        "pictures and, where folders are classes, as a class: give the folder of the pictures alone; `unmask finetune "
+        "segment` learns from masks"
     ]
