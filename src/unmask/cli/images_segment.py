@@ -47,13 +47,14 @@ def finetune(
     validation: options.Validation = None,
     validation_masks: str = options.source_option("Their masks, where they are not in --masks."),
     ignore: str = typer.Option(None, help=IGNORE),
+    examples: options.Examples = False,
 ) -> Result:
     """Fine-tune a model of images on pictures with masks, to give every pixel a class."""
     from unmask.modalities.images.segment.figures import segment_lines
     from unmask.modalities.images.segment.settings import SegmenterSettings, with_overrides
     from unmask.modalities.images.uses.segment import finetune_segment
 
-    settings = with_overrides(SegmenterSettings(), flags.overrides(ignore=ignore))
+    settings = with_overrides(SegmenterSettings(), flags.overrides(ignore=ignore, examples=examples or None))
     done = finetune_segment(
         model,
         data[0] if len(data) == 1 else data,

@@ -67,6 +67,9 @@ def test_what_is_learnt_beats_the_rules_and_survives_its_folder(tuned, tmp_path)
     assert judged["pictures"] == 1
     assert judged["macro_dice"]["value"] > max(0.8, judged["rules"][OTSU]["macro_dice"]["value"])
     assert {p.name for p in (root / "segmenter").iterdir()} >= {"config.json", "model.safetensors", "report.html"}
+    page = (root / "segmenter" / "report.html").read_text()
+    assert "random forest" in page
+    assert "data:image/png" not in page  # pictures of the data are shown where that is asked for
     assert "image-segmentation" in (root / "segmenter" / "README.md").read_text()
     again = unmask.load(root / "segmenter", precision="fp32")
     picture = np.asarray(Image.open(root / "pictures" / "7.png"))
@@ -117,8 +120,16 @@ def test_groups_are_held_out_whole(model, tmp_path):
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(array).save(place / f"{n}.png")
     run = unmask.images.finetune_segment(
-        model, tmp_path / "p", masks=tmp_path / "m", group="folder", steps=1, precision="fp32", console=False
+        model,
+        tmp_path / "p",
+        masks=tmp_path / "m",
+        group="folder",
+        steps=1,
+        precision="fp32",
+        console=False,
+        examples=True,
     )
+    assert "data:image/png" in (run.folder / "report.html").read_text()
     names = [Path(name).parent.name for name in run.figures["validation"]["names"]]
     assert len(names) == 2
     assert len(set(names)) == 1

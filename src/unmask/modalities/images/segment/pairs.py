@@ -30,13 +30,13 @@ SHOWN = 10
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
     """Pictures with their masks, (height, width) int16 numbers of classes; the classes; what is to be said of them;
-    (name, reason) of pictures that could not be read. `images`: the pictures as they were read, in tiles."""
+    (name, reason) of pictures that could not be read; names of those without a mask."""
 
     pairs: list[tuple[WholePicture, np.ndarray]]
     legend: Legend
     notes: list[str]
     skipped: list[tuple[str, str]]
-    images: ImageSet
+    without: list[str]
 
 
 def read_pairs(
@@ -95,8 +95,8 @@ def read_pairs(
         raise UserError(f"no picture with a mask could be read{reasons}", hint="Give pictures that can be opened.")
     notes = [*known.notes, *_class_lines([m for _, m in pairs], known.legend)]
     if without:
-        notes.append(f"{len(without):,} pictures without a mask are left out: {first_of(without, 3)}")
-    return Pairs(pairs=pairs, legend=known.legend, notes=notes, skipped=found.skipped, images=found)
+        notes.append(f"{len(without):,} pictures without a mask are left out")
+    return Pairs(pairs=pairs, legend=known.legend, notes=notes, skipped=found.skipped, without=without)
 
 
 def _from_files(

@@ -45,6 +45,7 @@ class SegmenterSettings:
             five groups, which are all needed to learn from.
         keep_best: keep the state with the best mean Dice on the held-out pictures, not the last.
         from_scratch: start from random weights (to see what pretraining is worth).
+        examples: show held-out pictures and their masks in report.html, the worst first.
     """
 
     crop: int | tuple[int, int] | None = None
@@ -65,6 +66,7 @@ class SegmenterSettings:
     holdout: float = 0.2
     keep_best: bool = True
     from_scratch: bool = False
+    examples: bool = False
     train: TrainSettings = field(
         default_factory=lambda: TrainSettings(
             steps=1000,

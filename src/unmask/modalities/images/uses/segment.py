@@ -125,8 +125,10 @@ def finetune_segment(
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
     base: ImageModel = loaded.model if isinstance(loaded, Classifier | Segmenter) else loaded
     pairs, held_pairs, notes = _pairs(base, data, masks, validation, validation_masks, settings, reading)
-    for line in notes:
-        say(line)
+    names = {"without a mask": pairs.without, "cannot be read": [name for name, _ in pairs.skipped]}
+    names["held out"] = [whole.name for whole, _ in held_pairs]
+    for line in [*notes, *(f"{what}: {first_of(some, 5)}" for what, some in names.items() if some)]:
+        say(line)  # names of files are said, not kept in the folder
     torch.manual_seed(train_settings.seed)
     started = time.monotonic()
     size = base.config.image if settings.crop is None else sides(settings.crop)
@@ -182,7 +184,7 @@ def finetune_segment(
         figures |= {"kept_step": result.kept_step, "validation_pictures": len(held)}
         forest = PixelForest(train, train_settings.seed)
         found, drawn = segmenter.judge(held, {FOREST: forest.mask}, seed=train_settings.seed)
-        figures["validation"], judged = found, (held, drawn, legend)
+        figures["validation"], judged = found, (held, drawn, legend) if settings.examples else None
     with written_folder(out) as new:
         segmenter.save(new, pictures=len(train), judged=figures.get("validation"))
         if first_of_all():
@@ -206,7 +208,7 @@ def _pairs(
     pairs = read_pairs(base, data, masks, **how)
     notes, legend = [*pairs.notes], pairs.legend
     if pairs.skipped:
-        notes.append(f"{len(pairs.skipped):,} pictures cannot be read: {first_of([n for n, _ in pairs.skipped], 3)}")
+        notes.append(f"{len(pairs.skipped):,} pictures cannot be read")
     if (base.folder.settings.get("images") or {}).get("view") == "shrink":
         side = base.config.image
         scale = max(side[0] / pairs.pairs[0][0].pixels.shape[0], side[1] / pairs.pairs[0][0].pixels.shape[1])
@@ -233,7 +235,7 @@ def _pairs(
         return pairs, [], notes
     held = [pair for pair, o in zip(pairs.pairs, out, strict=True) if o]
     kept = [pair for pair, o in zip(pairs.pairs, out, strict=True) if not o]
-    notes.append(f"{len(held):,} pictures held out: {first_of([w.name for w, _ in held], 5)}")
+    notes.append(f"{len(held):,} pictures held out")
     return dataclasses.replace(pairs, pairs=kept), held, notes
 
 

@@ -65,10 +65,8 @@ def legend_of_page(legend: Legend) -> Markup:
     return Markup("<p>{}</p>").format(Markup("").join(parts))
 
 
-def picture_sections(
-    page: Report, found: Mapping[str, Any], scenes: Sequence[Scene], masks: Sequence[np.ndarray], legend: Legend
-) -> None:
-    """Figures, and the pictures by their Dice, the worst first."""
+def figure_sections(page: Report, found: Mapping[str, Any]) -> None:
+    """Figures beside those of rules, by class, and what is taken for what."""
     rows = [("this model", *(with_interval(found[n]) for n in NAMES))]
     rows += [(rule, *(with_interval(one[n]) for n in NAMES)) for rule, one in found["rules"].items()]
     head = ("means over classes", "Dice", "IoU", f"F of borders within {TOLERANCE} pixels")
@@ -81,6 +79,12 @@ def picture_sections(
         confusion_table({"confusion": found["confusion"]}, found["classes"]),
         note="Pixels: the true class by row, the predicted one by column.",
     )
+
+
+def picture_section(
+    page: Report, found: Mapping[str, Any], scenes: Sequence[Scene], masks: Sequence[np.ndarray], legend: Legend
+) -> None:
+    """The pictures by their Dice, the worst first."""
     order = np.argsort([np.inf if d is None else d for d in found["dice_of_pictures"]], kind="stable")[:DRAWN]
     body = legend_of_page(legend)
     for number in order.tolist():
@@ -109,13 +113,16 @@ def segmented_report(
     notes: Sequence[str],
     judged: tuple[Sequence[Scene], Sequence[np.ndarray], Legend] | None,
 ) -> None:
-    """`report.html` of a fine-tuning into `new`, of the curves in `out`: figures and pictures that were held out."""
+    """`report.html` of a fine-tuning into `new`, of the curves in `out`: figures on held-out pictures, and these with
+    their masks, where `judged` has them."""
     page = Report("Segmentation of images", str(out))
     found = figures.get("validation")
     shown = {"Pictures": figures["pictures"], "Steps": figures["steps"], "Time": f"{figures['seconds']:.0f} s"}
     page.facts(shown if found is None else facts(found) | shown)
+    if found is not None:
+        figure_sections(page, found)
     if found is not None and judged is not None:
-        picture_sections(page, found, *judged)
+        picture_section(page, found, *judged)
     curves = training_curves(out / "metrics.jsonl", loss="cross-entropy + Dice", where="")
     page.section("Training", curves, note="; ".join(notes))
     page.settings(settings)
@@ -135,6 +142,7 @@ def evaluation_report(
 ) -> None:
     """The page of `unmask evaluate MODEL DATA --masks FOLDER --report FILE`."""
     page = Report(f"{model} on {data}").facts(facts(found) | {"Pictures": found["pictures"]})
-    picture_sections(page, found, scenes, masks, legend)
+    figure_sections(page, found)
+    picture_section(page, found, scenes, masks, legend)
     page.section("The pictures", "\n\n".join(notes))
     page.of_model(model).write(path)
