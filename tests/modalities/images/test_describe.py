@@ -120,6 +120,22 @@ def test_what_a_run_would_refuse_is_an_error_here(tmp_path):
     assert found.write_report(tmp_path / "r.html").exists()
 
 
+def test_files_of_which_none_can_be_read_are_told_too(tmp_path, capsys):
+    import tifffile
+
+    tifffile.imwrite(tmp_path / "a.tif", np.stack([scene(n)[..., 0] for n in range(5)]))
+    (tmp_path / "b.png").write_bytes(b"")
+    code, out, err = run(capsys, "describe", tmp_path, "--json", "--out", tmp_path / "r.html")
+    assert code == 0, err
+    found = json.loads(out)
+    by_code = {f["code"]: f for f in found["findings"]}
+    assert found["pictures"] == 0
+    assert by_code["unclear"]["severity"] == "error"
+    assert "--set planes=channels" in by_code["unclear"]["text"]
+    assert by_code["unreadable"]["pictures"] == ["b.png"]
+    assert "b.png" in (tmp_path / "r.html").read_text()
+
+
 @pytest.mark.parametrize("size", [(48, 48), (90, 64)])
 def test_near_copies_are_those_encoded_or_scaled_anew(size):
     scenes = [scene(n, size) for n in range(120)]

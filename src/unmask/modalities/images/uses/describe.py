@@ -60,7 +60,6 @@ def describe(data: Any, *, image_size: int | tuple[int, int] | None = None, **re
     how = ReadOptions(**{"problem": "auto", "size": None if callable(size) else size, **reading}, inspect=inspection)
     images = as_they_are(data, how)
     if not inspection.seen:
-        inspection.unclear = inspection.unclear or []
         for number, pixels in enumerate(images.pixels):
             inspection.seen.append(_seen_in_memory(images, number, pixels))
     if not inspection.seen and not images.skipped and not inspection.unclear:
@@ -97,6 +96,8 @@ def _seen_in_memory(images: ImageSet, number: int, pixels: np.ndarray) -> Seen:
 
 
 def _form_in_memory(images: ImageSet, size: Any, how: ReadOptions) -> Form:
+    if not len(images):
+        return Form(height=0, width=0, channels=0, depth=images.depth)
     height, width = size([images.size]) if callable(size) else size
     images.notes.extend(fitting([images.size], (height, width)))
     return Form(height=height, width=width, channels=images.channels, depth=images.depth, view=how.view)
