@@ -149,7 +149,7 @@ def test_the_page_gives_the_class_that_the_server_gives(page, server):
         Image.fromarray(colour).save(buffer, "PNG")
         p.until("document.querySelector('.bars')")
         p.run("document.querySelector('.bars').remove()")
-        choose(p, "a.png", buffer.getvalue())
+        (drop if channel else choose)(p, "a.png", buffer.getvalue())
         p.until("document.querySelector('.bars')")
         lines = base64.encodebytes(buffer.getvalue()).decode()  # as MIME and many clients write it
         status, found = server.post("/models/classifier/classify", {"images": [lines]})
@@ -253,6 +253,19 @@ def test_under_a_prefix(browser):
     assert browser.said == []
 
 
+def drop(p, name, content):
+    """Drop a file on the first part of the page, as its user does."""
+    p.run(
+        f"""(() => {{
+        const files = new DataTransfer();
+        const bytes = Uint8Array.from(atob("{base64.b64encode(content).decode()}"), (c) => c.charCodeAt(0));
+        files.items.add(new File([bytes], "{name}"));
+        const area = document.querySelector("#panel section");
+        area.dispatchEvent(new DragEvent("drop", {{ dataTransfer: files, bubbles: true, cancelable: true }}));
+        }})()"""
+    )
+
+
 def slide(p, value):
     p.run(
         "(() => { const s = document.querySelector('input[type=range]');"
@@ -266,16 +279,11 @@ def test_a_picture_is_dropped_and_its_mask_lies_over_it(page, server):
     pixels[10:25, 12:34] += 150
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
-    content = base64.b64encode(buffer.getvalue()).decode()
-    drop = """(() => {
-        const data = new DataTransfer();
-        data.items.add(new File([Uint8Array.from(atob("CONTENT"), (c) => c.charCodeAt(0))], "spot.png"));
-        const area = document.querySelector("#panel section");
-        area.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
-    })()"""
-    p.run(drop.replace("CONTENT", content))
+    drop(p, "spot.png", buffer.getvalue())
     p.until("document.querySelectorAll('.classes li').length === 2")
-    status, found = server.post("/models/segmenter/segment", {"images": [content], "draw": True})
+    status, found = server.post(
+        "/models/segmenter/segment", {"images": [base64.b64encode(buffer.getvalue()).decode()], "draw": True}
+    )
     assert status == 200
     (row,) = found["results"]
     mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(row["mask"]))))

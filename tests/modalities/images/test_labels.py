@@ -19,7 +19,7 @@ from unmask.modalities.images.classify.classifier_settings import ClassifierSett
 from unmask.modalities.images.classify.objectives import OneClass, OneNumber, SeveralLabels, strata
 from unmask.modalities.images.network.build import codec_config, new_model
 from unmask.modalities.images.network.folder import save_folder
-from unmask.modalities.images.reading.account import contents
+from unmask.modalities.images.reading.account import class_notes
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.targets import Targets, parse_cells
 from unmask.modalities.images.recipes import ImageSettings
@@ -590,7 +590,8 @@ def test_classes_are_spelled_alike(labels):
 
 def test_classes_that_may_be_none_or_the_same_are_said(tmp_path):
     names = ["left", "Left", "NA", "top", "TOP", "NA", "top", "left"]
-    found = contents(read_images((planted(8)[0], names)))
+    images = read_images((planted(8)[0], names))
+    found = class_notes(images.classes, images.labels)
     assert "2 of 8 labels are 'NA', as missing values are written" in found[1]
     assert "count as classes apart: 'Left' and 'left'; 'TOP' and 'top'" in found[2]
     with pytest.raises(UserError, match=r"row 2: '3,1', a number with a decimal comma"):

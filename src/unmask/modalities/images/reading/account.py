@@ -13,7 +13,6 @@ import numpy as np
 from unmask.errors import UserError, first_of, setting
 from unmask.evaluation.classes import class_counts, label_notes
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.copies import copy_notes
 from unmask.modalities.images.reading.decode import scale_of
 from unmask.modalities.images.reading.lazy import StreamedArray
 from unmask.modalities.images.reading.listing import reasons
@@ -94,14 +93,6 @@ def value_range(ends: np.ndarray) -> list[float]:
 def typical_ends(ends: np.ndarray) -> list[float]:
     """[least, greatest] pixel of a typical picture: the medians, which a few odd pixels do not move."""
     return [float(v) for v in np.median(ends, 0)] if len(ends) else [0.0, 0.0]
-
-
-def contents(images: ImageSet) -> list[str]:
-    """Lines on what a set is made of: its classes, groups and copies, as far as it has any."""
-    lines = [] if images.labels is None else class_notes(images.classes, images.labels)
-    if images.groups is not None:
-        lines.append(f"{len(np.unique(images.groups)):,} groups (patients, files, folders), kept whole in every split")
-    return lines + copy_notes(images)
 
 
 def class_notes(classes: Sequence[str], labels: np.ndarray) -> list[str]:
