@@ -139,6 +139,12 @@ class Neighbours(Printed):
             lines.append("pictures of one group (patient, slide, file) are not counted as neighbours of each other")
         return lines
 
+    def caption(self) -> str:
+        """What `section` draws, and the shares."""
+        queries, count = self.near.shape
+        first = f"{queries} pictures, each with the {count} of {len(self.names) - 1} others that are nearest"
+        return " ".join(f"{line}." for line in [first, *self.notes()])
+
     def section(self) -> Markup:
         """The pictures with their neighbours as thumbnails, by the model above, by raw pixels below."""
         shown = {int(n) for n in np.concatenate([self.queries, self.near.ravel(), self.raw.ravel()]) if n >= 0}
@@ -162,8 +168,7 @@ class Neighbours(Printed):
         """Write a page with the pictures and their neighbours."""
         page = Report("Nearest neighbours", f"{len(self.names):,} pictures")
         page.facts({_FACTS[name]: f"{share:.1%}" for name, share in self.shares.items()})
-        notes = " ".join(f"{line}." for line in self.notes())
-        return page.section("Pictures and those nearest to them", self.section(), note=notes).write(path)
+        return page.section("Pictures and those nearest to them", self.section(), note=self.caption()).write(path)
 
 
 def neighbours(

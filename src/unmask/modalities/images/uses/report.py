@@ -92,7 +92,7 @@ def embedding_sections(model: ImageModel, images: ImageSet, seed: int = 0) -> li
         caption += f" Frames are classes, of which the model was told nothing: {known}."
     near = neighbours_of(dataclasses.replace(found, tiles=None), vectors, NEIGHBOURS)
     return [
-        ("Nearest neighbours", near.section(), " ".join(f"{line}." for line in near.notes())),
+        ("Nearest neighbours", near.section(), near.caption()),
         ("Map of the embedding", gallery([map_picture(found, place, framed)], "map of the embedding"), caption),
     ]
 
