@@ -90,6 +90,18 @@ def test_what_is_learnt_beats_the_rules_and_survives_its_folder(tuned, tmp_path)
     assert unmask.evaluate(root / "segmenter", root / "pictures", root / "masks")["pictures"] == 7
 
 
+def test_where_tiles_begin_does_not_show(tuned):
+    _, run = tuned
+    (picture,), (truth,) = discs(1, seed=9, size=(120, 140))
+    whole = run.model.predict([picture])[0]["mask"]
+    for down, across in ((3, 5), (8, 1)):
+        moved = run.model.predict([picture[down:, across:]])[0]["mask"]
+        inner = (slice(16, -16), slice(16, -16))  # away from the picture's own border
+        differs = (whole[down:, across:][inner] != moved[inner]).mean()
+        wrong = (moved[inner] != truth[down:, across:][inner]).mean()
+        assert differs < max(0.003, wrong / 3)
+
+
 def test_lists_of_arrays_are_what_their_files_are(tuned):
     root, run = tuned
     pictures = [np.asarray(Image.open(root / "pictures" / f"{n}.png")) for n in range(2)]
