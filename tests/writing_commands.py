@@ -66,6 +66,7 @@ CASES = {
     "table embed": "embed {home}/table {home}/table.csv --out {out}.npy",
     "table evaluate": "evaluate {home}/table {home}/table.csv --report {out}.html",
     "images pretrain": "pretrain images {home}/pictures --out {out} --steps 6 --set checkpoint_every=2 " + SMALL_IMAGES,
+    "images describe": "describe {home}/pictures --out {out}.html",
     "images fill": "fill {home}/images {home}/pictures --ratio 0.5 --out {out}.png",
     "images embed": "embed {home}/images {home}/pictures --out {out}.npy",
     "images finetune": "finetune classify {home}/images {home}/pictures --out {out} --steps 4",

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 FOR_PEOPLE = {".html", ".md", ".toml"}
 """Endings of pages, cards and schemas."""
 FIGURES = {"metrics.jsonl", "unmask.json", "config.json"}
-QUOTING = {"table describe"}
-"""Commands whose pages are there to show cells: those that cannot be read."""
+QUOTING = {"table describe", "images describe"}
+"""Commands whose pages are there to show data: cells that cannot be read, pictures."""
 EXAMPLES = [
     *(f"text finetune {task}" for task in ("classify", "tag", "answer", "similarity")),
     "images pretrain",
