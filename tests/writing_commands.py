@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from PIL import Image
 
 import tiny_folders
 from commands import exit_code
@@ -69,8 +70,12 @@ CASES = {
     "images describe": "describe {home}/pictures --out {out}.html",
     "images fill": "fill {home}/images {home}/pictures --ratio 0.5 --out {out}.png",
     "images embed": "embed {home}/images {home}/pictures --out {out}.npy",
-    "images finetune": "finetune classify {home}/images {home}/pictures --out {out} --steps 4",
+    "images finetune classify": "finetune classify {home}/images {home}/pictures --out {out} --steps 4",
+    "images finetune segment": "finetune segment {home}/images {home}/pictures --masks {home}/masks --out {out} "
+    "--steps 2",
     "images predict": "predict {home}/classifier {home}/pictures --out {out}.jsonl",
+    "images predict a segmenter": "predict {home}/segmenter {home}/pictures --out {out}",
+    "images evaluate a segmenter": "evaluate {home}/segmenter {home}/pictures --masks {home}/masks --report {out}.html",
     "images evaluate": "evaluate {home}/classifier {home}/pictures --report {out}.html",
     "events prepare": "prepare events {home}/meds --out {out} --workers 1 --set floor=1",
     "events pretrain": f"pretrain events {{home}}/meds --out {{out}} --steps 6 --set checkpoint_every=2 {SMALL_EVENTS}",
@@ -83,6 +88,7 @@ CASES = {
     "--set members=2 --set codes=LAB",
     "events predict": "predict {home}/outcome {home}/meds --labels {home}/task --out {out}.parquet",
     "events ask": "ask {home}/events {home}/meds QUESTION --out {out}.parquet --report {out}.html",
+    "events labels": "events labels {home}/meds --task {home}/task.yaml --out {out}",
     "events convert": "events convert {home}/events.csv --out {out}",
     "events audit": "events audit {home}/meds --labels {home}/task --out {out}.html",
 }
@@ -159,6 +165,11 @@ def prepare(home: Path) -> None:
     wrong = (home / "table.csv").read_text().replace("\nZaphrod3,", "\nZaphrod3,Quendolin")
     (home / "wrong.csv").write_text(wrong)
     class_folder(home / "pictures", 24)
+    for picture in sorted((home / "pictures").rglob("*.png")):
+        mask = home / "masks" / picture.relative_to(home / "pictures")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        grey = np.asarray(Image.open(picture).convert("L"))
+        Image.fromarray((grey > np.median(grey)).astype(np.uint8)).save(mask)
     start = datetime(2020, 1, 1, 8)
     rows = [
         (PATIENT + s, start + timedelta(days=9 * d + s % 59), f"LAB//{(s % 59 * 3 + d) % 4}", float(d + s % 59 % 5))
@@ -172,6 +183,11 @@ def prepare(home: Path) -> None:
     points.append((PATIENT + 1, start - timedelta(days=1), False))  # before the first event: an audit lists it
     schema = {"subject_id": pl.Int64, "prediction_time": pl.Datetime("us"), "boolean_value": pl.Boolean}
     pl.DataFrame(points, schema=schema, orient="row").write_parquet(home / "task" / "0.parquet")
+    (home / "task.yaml").write_text(
+        "predicates: {lab: {code: LAB//1}}\ntrigger: _ANY_EVENT\nwindows:\n  input: {start: NULL, end: trigger, "
+        "start_inclusive: true, end_inclusive: true, index_timestamp: end}\n  target: {start: input.end, end: start + "
+        "30d, start_inclusive: false, end_inclusive: true, label: lab}\n"
+    )
     tiny_folders.folder(home / "bert")
     made = {
         "events convert": "meds",
@@ -180,7 +196,8 @@ def prepare(home: Path) -> None:
         "text finetune answer": "answer",
         "table pretrain": "table",
         "images pretrain": "images",
-        "images finetune": "classifier",
+        "images finetune classify": "classifier",
+        "images finetune segment": "segmenter",
         "events pretrain": "events",
         "events finetune outcome": "outcome",
     }

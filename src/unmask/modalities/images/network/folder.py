@@ -90,8 +90,7 @@ def load_folder(
     about = _json(path / "unmask.json") if path.is_dir() else {}
     check_weights(path, about)
     found = from_published(read_weights(path))
-    heads = {name: _part(found.state, f"{name}.") for name in HEADS}
-    head = next(filter(None, heads.values()), {})
+    head: dict[str, torch.Tensor] = next(filter(None, (_part(found.state, f"{name}.") for name in HEADS)), {})
     try:
         if "codec" in about:
             codec, encoder, decoder, learned = _described(about)
