@@ -227,6 +227,11 @@ def test_masks_that_cannot_be_meant_are_refused(model, tmp_path):
     instances = (np.arange(52 * 44) // 16).reshape(44, 52).astype(np.uint16)
     assert "(mask > 0)" in refused(saved(tmp_path / "instances", [instances]))
     assert "no pixel of" in refused(saved(tmp_path / "plain", masks), ignore="7")
+    broken = saved(tmp_path / "broken", masks)
+    for n in (0, 2):
+        (broken / f"{n}.png").write_bytes(b"no picture")
+    said = refused(broken)
+    assert [text in said for text in ("2 masks cannot be taken", "0.png", "2.png")] == [True] * 3
 
 
 def test_an_ending_that_all_masks_have_is_taken_off(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -242,10 +242,12 @@ def read_masks(
         legend: the classes of masks read before, which these must have.
     """
     root = len(Path(folder).expanduser().parts)
-    raw = {
-        name: _of_class_files(paths, where.classes, choice, root) if where.classes else read_mask(paths[0], choice)
-        for name, paths in where.files.items()
-    }
+
+    def read(name: str) -> list[RawMask]:
+        paths = where.files[name]
+        return _of_class_files(paths, where.classes, choice, root) if where.classes else read_mask(paths[0], choice)
+
+    raw = _each(where.files, read)
     return masks_of(raw, str(folder), where.classes, ignore=ignore, legend=legend)
 
 
@@ -279,8 +281,25 @@ def masks_of(
             legend, notes = legend_of(
                 counts, "colours" if coloured else "numbers", ignore, palette, f"the masks in {where}"
             )
-    numbers = {name: [legend.numbers(m.values, f"the mask of {name}") for m in masks] for name, masks in raw.items()}
+    known = legend
+    numbers = _each(raw, lambda name: [known.numbers(m.values, f"the mask of {name}") for m in raw[name]])
     return Masks(of=numbers, legend=legend, notes=notes)
+
+
+def _each(names: Iterable[str], made: Callable[[str], Any]) -> dict[str, Any]:
+    """What is made of each name; all that are refused are named at once."""
+    found, wrong = dict[str, Any](), list[UserError]()
+    for name in names:
+        try:
+            found[name] = made(name)
+        except UserError as error:
+            wrong.append(error)
+    if len(wrong) > 1:
+        listed = first_of((error.what for error in wrong), 10, between="\n  ")
+        raise UserError(f"{len(wrong):,} masks cannot be taken:\n  {listed}", hint=wrong[0].hint)
+    if wrong:
+        raise wrong[0]
+    return found
 
 
 def _of_files(counts: Counter[int], classes: Sequence[str], where: str) -> Legend:
