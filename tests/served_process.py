@@ -58,8 +58,17 @@ class Serving:
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """(exit code, what was said on stderr)."""
+        began = {one.pid for one in self.workers()}
         self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=30)
+        try:
+            _, said = self.process.communicate(timeout=30)
+        except subprocess.TimeoutExpired as error:
+            left = [
+                f"{one.pid} {one.status()} {one.num_threads()} threads: {' '.join(one.cmdline())[-120:]}"
+                for one in psutil.process_iter()
+                if one.pid in began | {self.process.pid}
+            ]
+            raise AssertionError(f"30 s after signal {number}: {left}; it had begun {sorted(began)}") from error
         return self.process.returncode, said
 
     def workers(self) -> list[psutil.Process]:
