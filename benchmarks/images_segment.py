@@ -326,7 +326,7 @@ def write_sheet(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         sources=tuple(SOURCES),
         tables=tuple(Table(columns=c, rows=tuple(r)) for c, r in tables(rows).values()),
     )
-    print(written(sheet, FOLDER))
+    (Path(FOLDER) / "images-segment.json").write_text(written(sheet))
 
 
 def main() -> None:
