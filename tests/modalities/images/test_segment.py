@@ -87,6 +87,9 @@ def test_what_is_learnt_beats_the_rules_and_survives_its_folder(tuned, tmp_path)
     found = again.evaluate(root / "pictures", root / "masks")
     assert found["pictures"] == 7
     assert "1 pictures without a mask are left out" in " ".join(found["notes"])
+    assert "warning: 6 of 7 pictures were learnt from: figures on them flatter the model" in found["notes"]
+    new = np.random.default_rng(3).integers(0, 255, (2, 48, 48), np.uint8)
+    assert not any("learnt from" in note for note in again.evaluate(new, (new > 99).astype(np.uint8) * 255)["notes"])
     assert unmask.evaluate(root / "segmenter", root / "pictures", root / "masks")["pictures"] == 7
 
 

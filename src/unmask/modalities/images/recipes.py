@@ -20,6 +20,20 @@ from unmask.training.settings import (
     require_shares,
 )
 
+UNREAD = (
+    "batch_slots",
+    "accumulate",
+    "optimiser",
+    "matrix_rate",
+    "shard",
+    "compile",
+    "validate_every",
+    "patience",
+    "checkpoint_every",
+    "keep",
+)
+"""Settings of a run that fine-tuning pictures has no use for."""
+
 SIZES: dict[str, tuple[int, int, int]] = {
     "nano": (128, 4, 4),
     "micro": (128, 6, 4),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError, setting
+from unmask.modalities.images.recipes import UNREAD
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -116,21 +117,6 @@ class ClassifierSettings:
         if self.store == "memory":
             refuse_unread(self, ["store_folder"])
         require(self, lambda v: 0 < v[0] <= v[1] <= 1, "low,high with 0 < low <= high <= 1", "crop")
-
-
-UNREAD = (
-    "batch_slots",
-    "accumulate",
-    "optimiser",
-    "matrix_rate",
-    "shard",
-    "compile",
-    "validate_every",
-    "patience",
-    "checkpoint_every",
-    "keep",
-)
-"""Settings of a run that fine-tuning pictures has no use for."""
 
 
 def with_overrides(settings: ClassifierSettings, overrides: Mapping[str, Any]) -> ClassifierSettings:

@@ -12,16 +12,8 @@ import numpy as np
 from unmask.errors import UserError, setting
 from unmask.given import array_of
 from unmask.modalities.images.formats.picture import Alpha, Choice, Picture, Slice
-from unmask.modalities.images.reading.decode import (
-    Form,
-    View,
-    examples,
-    fitted,
-    fitting,
-    places,
-    recoloured,
-    with_channels,
-)
+from unmask.modalities.images.reading import decode
+from unmask.modalities.images.reading.decode import Form, View, examples, fitted, fitting, places, with_channels
 from unmask.modalities.images.reading.lazy import LazyArray, PictureStore
 from unmask.modalities.images.reading.targets import Problem, Targets, labels_of, number_classes
 from unmask.modalities.images.recipes import sides
@@ -155,7 +147,7 @@ class ImageSet:
         """Grey repeated into colours, or colours weighed to grey; None leaves them."""
         if channels is None or channels == self.channels:
             return self
-        notes = [*self.notes, *recoloured([self.channels] * len(self), channels)]
+        notes = [*self.notes, *decode.recoloured([self.channels] * len(self), channels)]
         return replace(self, pixels=to_channels(self.pixels, channels), notes=notes)
 
 
@@ -305,7 +297,7 @@ def from_list(pictures: Sequence[Any], how: ReadOptions = PLAIN) -> ImageSet:
             hint="Give pictures of one depth.",
         )
     most = max(p.shape[-1] for p in planes)
-    notes = recoloured([p.shape[-1] for p in planes], most)
+    notes = decode.recoloured([p.shape[-1] for p in planes], most)
     each = [_image_set(to_channels(p, most)[None], None, f"picture {i}", how) for i, p in enumerate(planes)]
     if how.view == "tile":
         return _tiles_of(each, notes, how)

@@ -32,10 +32,10 @@ class MaskFiles:
     without: list[str]
 
 
-def stem(name: str) -> str:
+def without_ending(name: str) -> str:
     """A relative path without its ending.
 
-    >>> stem("a/b.nii.gz"), stem("c.d.png")
+    >>> without_ending("a/b.nii.gz"), without_ending("c.d.png")
     ('a/b', 'c.d')
     """
     path = Path(name)
@@ -60,17 +60,19 @@ def find_masks(pictures: Sequence[str], folder: str | Path) -> MaskFiles:
         raise UserError(f"{root}: no masks in it", hint="Expected pictures of classes, named as the pictures are.")
     known: dict[str, str] = {}
     for name in pictures:
-        if (other := known.setdefault(stem(name), name)) != name:
+        if (other := known.setdefault(without_ending(name), name)) != name:
             raise UserError(
                 f"{other} and {name} differ in their ending alone", hint="A mask could be of either: rename one."
             )
     folders = sorted({p.parts[0] for p in found if len(p.parts) > 1})
-    plain = [p for p in found if stem(str(p)) in known]
+    plain = [p for p in found if without_ending(str(p)) in known]
     inner = {p: str(Path(*p.parts[1:])) for p in found if len(p.parts) > 1}
     by_class = (
-        len(folders) > 0 and len(inner) == len(found) and sum(stem(n) in known for n in inner.values()) > len(plain)
+        len(folders) > 0
+        and len(inner) == len(found)
+        and sum(without_ending(n) in known for n in inner.values()) > len(plain)
     )
-    names = {p: stem(inner[p]) if by_class else stem(str(p)) for p in found}
+    names = {p: without_ending(inner[p]) if by_class else without_ending(str(p)) for p in found}
     if not any(name in known for name in names.values()):
         names = _without_common_end(names, known)
     files: dict[str, list[Path]] = {}

@@ -17,6 +17,7 @@ from unmask.evaluation.results import JudgedFigures, PredictedRows
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.reading.account import tell_skipped
 from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.reading.copies import digest
 from unmask.modalities.images.recipes import ATTRIBUTES
 from unmask.modalities.images.segment.baselines import rule_masks
 from unmask.modalities.images.segment.crops import Scene
@@ -30,6 +31,12 @@ from unmask.training.precision import computing
 from unmask.verbs import Usable
 
 
+def learnt_as(pixels: np.ndarray) -> str | None:
+    """By what a picture that was learnt from is known again; None of a blank one."""
+    found = digest(pixels)
+    return None if found is None else found.hex()
+
+
 @dataclass(repr=False)
 class Segmenter(Usable):
     """A fine-tuned model ready to use; `unmask.load` gives one for a folder that `finetune segment` wrote.
@@ -39,7 +46,7 @@ class Segmenter(Usable):
         net: encoder and convolutions.
         legend: the classes, and the values that stand for them in masks.
         rules: what rules without a network know of the training pictures; see `baselines.learnt_rules`.
-        about: what else the folder says: how many pictures, figures on held-out ones.
+        about: what else the folder says: how many pictures, digests of them ('learnt'), figures on held-out ones.
     """
 
     kind = "images"
@@ -198,7 +205,13 @@ class Segmenter(Usable):
         if ignore is not None:
             legend = dataclasses.replace(legend, ignore=None if ignore == "none" else value_of(ignore))
         pairs = read_pairs(self.model, images, masks, legend=legend, reading=reading)
-        return [self.scene(whole, mask) for whole, mask in pairs.pairs], pairs.notes, len(pairs.skipped)
+        known = set(self.about.get("learnt", ()))
+        count = sum(learnt_as(whole.pixels) in known for whole, _ in pairs.pairs)
+        notes = [*pairs.notes]
+        if count:
+            which = f"{count:,} of {len(pairs.pairs):,} pictures were learnt from"
+            notes.append(f"warning: {which}: figures on them flatter the model")
+        return [self.scene(whole, mask) for whole, mask in pairs.pairs], notes, len(pairs.skipped)
 
     def embed(self, images: Any, **options: Any) -> np.ndarray:
         """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""

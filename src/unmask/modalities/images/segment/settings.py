@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.errors import UserError
+from unmask.modalities.images.recipes import UNREAD
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -95,20 +96,6 @@ class SegmenterSettings:
 
 FEWEST = 5
 """Pictures (or groups) from which on some are held out."""
-
-UNREAD = (
-    "batch_slots",
-    "accumulate",
-    "optimiser",
-    "matrix_rate",
-    "shard",
-    "compile",
-    "validate_every",
-    "patience",
-    "checkpoint_every",
-    "keep",
-)
-"""Settings of a run that fine-tuning a segmenter has no use for."""
 
 
 def with_overrides(settings: SegmenterSettings, overrides: Mapping[str, Any]) -> SegmenterSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from unmask.modalities.images.formats.nifti import is_nifti
 from unmask.modalities.images.formats.picture import Broken, Choice
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import survey_all
-from unmask.modalities.images.segment.masks import stem
+from unmask.modalities.images.segment.masks import without_ending
 from unmask.modalities.images.segment.pairs import choice_of, listed, read_files
 from unmask.modalities.images.segment.scenes import whole_pictures
 from unmask.modalities.images.segment.tiles import probability_bands
@@ -47,7 +48,8 @@ def write_masks(
     folder = Path(out).expanduser()
     root, names = listed(images)
     places = {name: folder / mask_name(name) for name in names}
-    twice = [name for name in names if list(places.values()).count(places[name]) > 1]
+    often = Counter(places.values())
+    twice = [name for name in names if often[places[name]] > 1]
     if twice:
         raise UserError(f"{' and '.join(twice[:2])} would have the same mask", hint="Predict them one after the other.")
     if same := [n for n in names if (root / n).resolve() == places[n].resolve()]:
@@ -128,7 +130,7 @@ def _by_bands(model: Any, array: np.ndarray, place: Path, picture: Path, probabi
 
 def probabilities_file(place: Path) -> Path:
     """Where the probabilities of a mask go."""
-    return place.with_name(f"{Path(stem(place.name)).name}.probabilities.npy")
+    return place.with_name(f"{Path(without_ending(place.name)).name}.probabilities.npy")
 
 
 def mask_name(name: str) -> str:

@@ -28,7 +28,7 @@ from unmask.modalities.images.segment.crops import Scene
 from unmask.modalities.images.segment.figures import scored
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import Pairs, read_pairs
-from unmask.modalities.images.segment.segmenter import Segmenter
+from unmask.modalities.images.segment.segmenter import Segmenter, learnt_as
 from unmask.modalities.images.segment.settings import FEWEST, SegmenterSettings, with_overrides
 from unmask.modalities.images.segment.training import SegmentFinetuning
 from unmask.modalities.images.uses.model import ImageModel, load
@@ -161,7 +161,13 @@ def finetune_segment(
         result = finetune(work, work.optimiser(), schedule, tracker=tracker, checkpointer=checkpointer)
     net = work.module.mean.eval()
     inner = ImageModel(dataclasses.replace(base.folder, model=net.masked), base.device, precision.name)
-    segmenter = Segmenter(model=inner, net=net, legend=legend, rules=learnt_rules(train, len(legend.names)))
+    segmenter = Segmenter(
+        model=inner,
+        net=net,
+        legend=legend,
+        rules=learnt_rules(train, len(legend.names)),
+        about={"learnt": sorted({known for whole, _ in pairs.pairs if (known := learnt_as(whole.pixels))})},
+    )
     figures: dict[str, Any] = {
         "pictures": len(train),
         "problem": "segment",
