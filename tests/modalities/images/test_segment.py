@@ -16,9 +16,9 @@ from unmask.errors import UserError
 from unmask.modalities.images.formats.picture import PLAIN
 from unmask.modalities.images.network.build import codec_config, new_model
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.modalities.images.segment.baselines import OTSU, PixelForest, otsu_threshold
+from unmask.modalities.images.segment.baselines import OTSU, PixelForest, otsu_threshold, pixel_features
 from unmask.modalities.images.segment.crops import CropChanges, CropSource, Scene
-from unmask.modalities.images.segment.figures import counted, scores, segment_figures
+from unmask.modalities.images.segment.figures import counted, scores, segment_figures, segment_lines
 from unmask.modalities.images.segment.masks import find_masks, read_masks
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.tiles import picture_probabilities, probability_bands, window_of
@@ -230,6 +230,18 @@ def test_masks_that_cannot_be_meant_are_refused(model, tmp_path):
     instances = (np.arange(52 * 44) // 16).reshape(44, 52).astype(np.uint16)
     assert "(mask > 0)" in refused(saved(tmp_path / "instances", [instances]))
     assert "no pixel of" in refused(saved(tmp_path / "plain", masks), ignore="7")
+    two = [(m > 0) * 1 + (np.arange(52) > 40) * (m == 0) * 2 for m in masks]
+    mixed = [(two[0] > 0) * 255, *two[1:]]
+    assert "1 of 3 masks have the values 0 and 255 alone" in refused(
+        saved(tmp_path / "mixed", [m.astype(np.uint8) for m in mixed])
+    )
+    palettes = tmp_path / "palettes"
+    palettes.mkdir()
+    for n, m in enumerate(masks):
+        image = Image.fromarray((m > 0).astype(np.uint8), "P")
+        image.putpalette([0, 0, 0, 255, 0, 0] if n else [0, 0, 0, 0, 255, 0])
+        image.save(palettes / f"{n}.png")
+    assert "number 1 is of colour (0, 255, 0)" in refused(palettes)
     broken = saved(tmp_path / "broken", masks)
     for n in (0, 2):
         (broken / f"{n}.png").write_bytes(b"no picture")
@@ -307,6 +319,15 @@ def test_figures_of_masks_that_are_known():
     several = segment_figures([part, counted(truth, truth, 2)], ["a", "b"])
     low, high = several["macro_dice"]["interval"]
     assert low < several["macro_dice"]["value"] < high
+
+
+def test_the_forest_takes_pictures_of_one_pixel_and_absent_classes_are_told():
+    thin = Scene(pixels=np.ones((1, 1, 1), np.float32), mask=np.zeros((1, 1), np.int16))
+    assert pixel_features(thin.pixels).shape[:2] == (1, 1)
+    some = np.zeros((6, 6), np.int16)
+    found = segment_figures([counted(some, some, 2)], ["a", "b"])
+    lines = segment_lines(found | {"rules": {}})
+    assert "in no mask that was judged, nor predicted: b; means are over the other classes" in lines
 
 
 def test_rules_know_bright_from_dark():

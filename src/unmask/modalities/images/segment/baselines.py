@@ -79,7 +79,7 @@ def pixel_features(pixels: np.ndarray) -> np.ndarray:
             found += [smooth, ndimage.gaussian_gradient_magnitude(channel, sigma)]
             found.append(smooth - ndimage.gaussian_filter(channel, 0.66 * sigma))
             yy, xx, xy = (ndimage.gaussian_filter(channel, sigma, order) for order in ((2, 0), (0, 2), (1, 1)))
-            down, across = np.gradient(smooth)
+            down, across = (ndimage.correlate1d(smooth, (-0.5, 0, 0.5), axis) for axis in (0, 1))
             parts = [ndimage.gaussian_filter(p, sigma / 2) for p in (down * down, across * across, down * across)]
             found.append(yy + xx)
             found += [*_eigenvalues(yy, xx, xy), *_eigenvalues(*parts)]

@@ -143,6 +143,11 @@ def segment_lines(found: Mapping[str, Any]) -> list[str]:
     each = "{}: Dice {}, IoU {}, borders {}"
     names = ("dice", "iou", "border_f")
     lines = [each.format(name, *(with_interval(one[n]) for n in names)) for name, one in found["by_class"].items()]
+    absent = [name for name, one in found["by_class"].items() if one["dice"]["value"] is None]
+    if absent:
+        lines.append(
+            f"in no mask that was judged, nor predicted: {', '.join(absent)}; means are over the other classes"
+        )
     means = "mean Dice {}, IoU {}, borders (F within " + str(TOLERANCE) + " pixels) {}"
     lines.append(means.format(*(with_interval(found[n]) for n in NAMES)))
     for rule, one in found["rules"].items():

@@ -16,7 +16,7 @@ from unmask.modalities.images.formats.everyday import open_image
 from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice
 from unmask.modalities.images.reading import decode
 from unmask.modalities.images.reading.layout import pictures_below
-from unmask.modalities.images.segment.legend import Kind, Legend, legend_of
+from unmask.modalities.images.segment.legend import VOID, Kind, Legend, legend_of
 
 _FOLDED = {"L;2": 85, "L;4": 17}
 """Grey of two and four bits, which Pillow spreads over 0 to 255."""
@@ -283,9 +283,41 @@ def masks_of(
             legend, notes = legend_of(
                 counts, "colours" if coloured else "numbers", ignore, palette, f"the masks in {where}"
             )
+    if ignore == "auto" and legend.ignore == VOID:
+        _check_alike(raw)
+    _check_palettes(raw)
     known = legend
     numbers = _each(raw, lambda name: [known.numbers(m.values, f"the mask of {name}") for m in raw[name]])
     return Masks(of=numbers, legend=legend, notes=notes)
+
+
+def _check_alike(raw: dict[str, list[RawMask]]) -> None:
+    """Refuse masks of 0 and 255 alone among those in which 255 stands beside other classes: there it may be the class
+    that the others call 1."""
+    alone = [name for name, masks in raw.items() if any(set(np.unique(m.values)) == {0, VOID} for m in masks)]
+    if alone:
+        raise UserError(
+            f"{len(alone):,} of {len(raw):,} masks have the values 0 and 255 alone, where others have other classes: "
+            f"{first_of(alone, 10)}",
+            hint=f"If 255 is a class in them, give it the number that it has in the others; if no class is known "
+            f"there, say {option('ignore', '255')}.",
+        )
+
+
+def _check_palettes(raw: dict[str, list[RawMask]]) -> None:
+    """Refuse palettes in which a number that occurs has two colours: they may be two classes."""
+    seen: dict[int, tuple[tuple[int, ...], str]] = {}
+    for name, masks in raw.items():
+        for mask in masks:
+            for value in np.unique(mask.values).tolist() if mask.palette else ():
+                colour = tuple((mask.palette or ())[3 * value : 3 * value + 3])
+                first, other = seen.setdefault(value, (colour, name))
+                if first != colour:
+                    raise UserError(
+                        f"the masks of {other} and {name}: number {value} is of colour {first} in the palette of one "
+                        f"and {colour} in that of the other",
+                        hint="Save masks with one palette, or as colours (RGB), or as numbers without a palette.",
+                    )
 
 
 def _each(names: Iterable[str], made: Callable[[str], Any]) -> dict[str, Any]:

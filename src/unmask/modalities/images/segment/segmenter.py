@@ -204,7 +204,8 @@ class Segmenter(Usable):
         legend = self.legend
         if ignore is not None:
             legend = dataclasses.replace(legend, ignore=None if ignore == "none" else value_of(ignore))
-        pairs = read_pairs(self.model, images, masks, legend=legend, reading=reading)
+        how = "auto" if ignore is None else ignore
+        pairs = read_pairs(self.model, images, masks, ignore=how, legend=legend, reading=reading)
         known = set(self.about.get("learnt", ()))
         count = sum(learnt_as(whole.pixels) in known for whole, _ in pairs.pairs)
         notes = [*pairs.notes]

@@ -22,6 +22,7 @@ from unmask.guessed import also_called
 from unmask.memory import peak_memory
 from unmask.modalities.images.classify.classifier import Classifier
 from unmask.modalities.images.network.build import at_size, untrained
+from unmask.modalities.images.reading.layout import group_notes
 from unmask.modalities.images.recipes import ELSEWHERE, sides
 from unmask.modalities.images.segment.baselines import FOREST, PixelForest, learnt_rules
 from unmask.modalities.images.segment.crops import Scene
@@ -213,6 +214,8 @@ def _pairs(
     how: dict[str, Any] = {"ignore": settings.ignore, "group": settings.group, "reading": reading}
     pairs = read_pairs(base, data, masks, **how)
     notes, legend = [*pairs.notes], pairs.legend
+    if not any(whole.group for whole, _ in pairs.pairs):
+        notes += group_notes([whole.name for whole, _ in pairs.pairs])
     if pairs.skipped:
         notes.append(f"{len(pairs.skipped):,} pictures cannot be read")
     if (base.folder.settings.get("images") or {}).get("view") == "shrink":
