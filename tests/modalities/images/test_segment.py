@@ -145,6 +145,11 @@ def test_groups_are_held_out_whole(model, tmp_path):
         examples=True,
     )
     assert "data:image/png" in (run.folder / "report.html").read_text()
+    assert not any("names begin alike" in note or "folders, such as" in note for note in run.figures["notes"])
+    unsaid = unmask.images.finetune_segment(
+        model, tmp_path / "p", masks=tmp_path / "m", steps=1, precision="fp32", console=False
+    )
+    assert any("12 pictures lie in 6 folders, such as patient0/" in note for note in unsaid.figures["notes"])
     names = [Path(name).parent.name for name in run.figures["validation"]["names"]]
     assert len(names) == 2
     assert len(set(names)) == 1

@@ -214,7 +214,8 @@ def _pairs(
     how: dict[str, Any] = {"ignore": settings.ignore, "group": settings.group, "reading": reading}
     pairs = read_pairs(base, data, masks, **how)
     notes, legend = [*pairs.notes], pairs.legend
-    if not any(whole.group for whole, _ in pairs.pairs):
+    groups = [whole.group or whole.name for whole, _ in pairs.pairs]
+    if settings.group is None and len(set(groups)) == len(groups):  # each file is for itself
         notes += group_notes([whole.name for whole, _ in pairs.pairs])
     if pairs.skipped:
         notes.append(f"{len(pairs.skipped):,} pictures cannot be read")
