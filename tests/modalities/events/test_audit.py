@@ -325,10 +325,11 @@ def test_the_command_says_what_to_do_and_ends_by_what_it_found(tmp_path: Path, c
 @pytest.mark.skipif(not SHARED.exists(), reason="the real events are not here")
 def test_real_events_raise_no_warning():
     task = SHARED / "physionet2012_a" / "tasks" / "in_hospital_death"
-    # That generator writes a few events before their patient's birth.
+    # Synthea writes a few events before their patient's birth, and lives the life of one who died early again under
+    # another id, with the same birth: 285 pairs of its 585 patients.
     for folder, asked, said in (
         (SHARED / "physionet2012_a", task, []),
-        (SHARED / "synthea_r4", None, ["before birth"]),
+        (SHARED / "synthea_r4", None, ["before birth", "births in common"]),
     ):
         assert [f.check for f in audit(folder, asked)[0] if f.level == "warning"] == said
 
