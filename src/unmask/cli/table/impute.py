@@ -39,6 +39,24 @@ class Filling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How values are drawn and written, by a model or by multiple imputation."""
+
+    shift: list[str] = options.flag(
+        [],
+        "COLUMN=DELTA added to drawn values (not missing at random), or 'COLUMN[arm == 1]=DELTA' for a group; "
+        "a category's log-odds with --proper.",
+    )
+    censored: str | None = options.flag(
+        None,
+        "Cells that are only bounded (<0.5, 2-4): drawn (inside their intervals; as it is with --proper and "
+        "--draws) or kept as they stand (as it is in a table of best values).",
+    )
+    escape_formulas: options.EscapeFormulas = False
+    seed: options.Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Proper(KnownColumns):
     """How multiple imputation is fitted to a table; what is known of its columns where there is no model."""
 
@@ -61,6 +79,7 @@ class Proper(KnownColumns):
 def impute(
     filling: Filling,
     fitting: Proper,
+    drawing: Drawing,
     reading: TableReading,
     tables: list[str] = options.source(
         "A table (.csv, .parquet, .xlsx, .dta, ...), behind the folder of a model if there is one; several files or a "
@@ -79,32 +98,14 @@ def impute(
         help="M completed tables for Rubin's rules: multiple imputation, fitted to this table, of which without a "
         "model --schema, --duration, --event, --event-level and --entry say what is known.",
     ),
-    shift: list[str] = typer.Option(
-        [],
-        help="COLUMN=DELTA added to drawn values (not missing at random), or 'COLUMN[arm == 1]=DELTA' for a group; "
-        "a category's log-odds with --proper.",
-    ),
     workers: options.Workers = None,
     engine: options.Engine = "local",
-    censored: str = typer.Option(
-        None,
-        help="Cells that are only bounded (<0.5, 2-4): drawn (inside their intervals; as it is with --proper and "
-        "--draws) or kept as they stand (as it is in a table of best values).",
-    ),
-    escape_formulas: options.EscapeFormulas = False,
-    seed: options.Seed = 0,
 ) -> Result:
     """Fill the missing cells of a table; everything else is written as it was read."""
-    if censored is not None:
+    if drawing.censored is not None:
         from unmask.modalities.table.imputation.censored import check_censored
 
-        check_censored(censored)
-    how: dict[str, Any] = {
-        "shift": shift,
-        "censored": censored,
-        "escape_formulas": escape_formulas,
-        "seed": seed,
-    }
+        check_censored(drawing.censored)
     to_file = not out.endswith("/") and Path(out).suffix in (".csv", ".tsv", ".parquet")
     fitted = None
     if is_model(tables[0]) or (len(tables) > 1 and to_file):
@@ -127,17 +128,17 @@ def impute(
         _refuse(filling, "with --proper", "Multiple imputation is fitted to the table itself.")
         if model:
             raise UserError("--model with --proper", hint="Multiple imputation keeps no model: leave it out.")
-        return impute_properly(fitting, reading, fitted, tables[0], out, proper, **how)
+        return impute_properly(fitting, drawing, reading, fitted, tables[0], out, proper)
     proper_alone = ("formula", "family", "cause", "method", "slopes", "rounds", "report")
     _refuse(fitting, "without --proper", "It belongs to multiple imputation: add --proper 20.", proper_alone)
     if fitted:
         _refuse(fitting, "with a model", "The model has it: leave it out.")
     else:
         _refuse(filling, "without a model", "The table has all columns that are fitted.", ("absent", "add_absent"))
-    how |= {"known": fitting, "keep": model}
+    how: dict[str, Any] = {"known": fitting, "keep": model}
     if several:
-        return impute_folder(filling, reading, fitted, tables, out, workers=workers, engine=engine, **how)
-    return impute_table(filling, reading, fitted, tables[0], out, **how)
+        return impute_folder(filling, drawing, reading, fitted, tables, out, workers=workers, engine=engine, **how)
+    return impute_table(filling, drawing, reading, fitted, tables[0], out, **how)
 
 
 def _refuse(options: Any, where: str, hint: str, names: Sequence[str] = ()) -> None:
@@ -167,6 +168,7 @@ def _model_for(
 
 def impute_folder(
     filling: Filling,
+    drawing: Drawing,
     reading: TableReading,
     model: str | None,
     tables: Sequence[str],
@@ -176,10 +178,6 @@ def impute_folder(
     keep: str | None,
     workers: int | None,
     engine: str,
-    shift: Sequence[str],
-    censored: str | None,
-    seed: int,
-    escape_formulas: bool,
 ) -> Result:
     """Fill a table in several files, file by file, into a new folder.
 
@@ -194,14 +192,14 @@ def impute_folder(
     check_absent(out)
     if keep:
         check_absent(keep)
-    frame = None if model else frame_to_fit(list(tables), seed=seed, **reading.file)
-    loaded, fitted = _model_for(filling, reading, model, frame, known, seed)
-    how = _filling_options(filling, model, shift=shift, censored=censored, seed=seed) | reading.file
+    frame = None if model else frame_to_fit(list(tables), seed=drawing.seed, **reading.file)
+    loaded, fitted = _model_for(filling, reading, model, frame, known, drawing.seed)
+    how = _filling_options(filling, drawing, model) | reading.file
     done = impute_files(
         loaded,
         list(tables),
         out,
-        escape_formulas=escape_formulas,
+        escape_formulas=drawing.escape_formulas,
         workers=workers,
         engine=engine,
         say=on_stderr,
@@ -231,18 +229,16 @@ def impute_folder(
     return Result(found, [*lines, *note_lines(_first(notes)), out, *([f"model: {keep}"] if keep else [])])
 
 
-def _filling_options(
-    filling: Filling, model: str | None, *, shift: Sequence[str], censored: str | None, seed: int
-) -> dict[str, Any]:
+def _filling_options(filling: Filling, drawing: Drawing, model: str | None) -> dict[str, Any]:
     """Options of `complete` and of `impute_files`. `model`: its folder; None: the fit has kept to the rules already."""
     from unmask.modalities.table.imputation.shift import read_shifts
 
     return {
         "draws": filling.draws,
-        "seed": seed,
+        "seed": drawing.seed,
         "unseen": filling.unseen,
-        "shift": read_shifts(shift),
-        "censored": censored,
+        "shift": read_shifts(drawing.shift),
+        "censored": drawing.censored,
         "absent": filling.absent,
         "add_absent": filling.add_absent,
         "constraints": filling.constraint if model else (),
@@ -275,6 +271,7 @@ def _check_filling(filling: Filling) -> float:
 
 def impute_table(
     filling: Filling,
+    drawing: Drawing,
     reading: TableReading,
     model: str | None,
     table: str,
@@ -282,10 +279,6 @@ def impute_table(
     *,
     known: KnownColumns | None = None,
     keep: str | None = None,
-    shift: Sequence[str] = (),
-    censored: str | None = None,
-    seed: int = 0,
-    escape_formulas: bool = False,
 ) -> Result:
     """Fill the missing cells of a table by a model, and write it (with draws, as many tables, numbered).
 
@@ -305,15 +298,11 @@ def impute_table(
     if keep:
         check_absent(keep)
     frame = reading.read(table)
-    loaded, fitted = _model_for(filling, reading, model, frame, known, seed)
-    done = complete(
-        loaded,
-        frame,
-        interval=coverage if intervals else None,
-        **_filling_options(filling, model, shift=shift, censored=censored, seed=seed),
-    )
+    loaded, fitted = _model_for(filling, reading, model, frame, known, drawing.seed)
+    how = _filling_options(filling, drawing, model)
+    done = complete(loaded, frame, interval=coverage if intervals else None, **how)
     for path, one in zip(written, done.tables, strict=True):
-        write_table(one, path, escape_formulas=escape_formulas)
+        write_table(one, path, escape_formulas=drawing.escape_formulas)
     if intervals:
         write_intervals(done.records, loaded.schema, intervals, frame)
     if keep:
@@ -337,17 +326,7 @@ def impute_table(
 
 
 def impute_properly(
-    fitting: Proper,
-    reading: TableReading,
-    model: str | None,
-    table: str,
-    out: str,
-    proper: int,
-    *,
-    shift: Sequence[str],
-    censored: str | None,
-    seed: int,
-    escape_formulas: bool,
+    fitting: Proper, drawing: Drawing, reading: TableReading, model: str | None, table: str, out: str, proper: int
 ) -> Result:
     """Complete a table `proper` times, fitted to the table itself under the schema of a model, of a file, or inferred.
 
@@ -379,16 +358,16 @@ def impute_properly(
         cause=fitting.cause,
         method=_methods(fitting.method),
         rounds=10 if fitting.rounds is None else fitting.rounds,
-        shift=read_shifts(shift),
+        shift=read_shifts(drawing.shift),
         slopes=[name.strip() for name in (fitting.slopes or "").split(",") if name.strip()],
-        censored=censored or "drawn",
-        seed=seed,
+        censored=drawing.censored or "drawn",
+        seed=drawing.seed,
         **fitting.pair,
     )
     with warned_of() as warned:
         done.fit(frame)
     for path, one in zip(written, done.tables(), strict=True):
-        write_table(one, path, escape_formulas=escape_formulas)
+        write_table(one, path, escape_formulas=drawing.escape_formulas)
     if fitting.report:
         done.report(fitting.report)
     cells, notes = done.cells_, [note for note in done.notes_ if note.removeprefix("warning: ") not in warned]

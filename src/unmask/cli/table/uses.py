@@ -9,7 +9,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, embedded, scores
-from unmask.cli.table.impute import Filling, impute_table
+from unmask.cli.table.impute import Drawing, Filling, impute_table
 from unmask.cli.table.reading import TableReading, note_lines, table_model, warned_of
 from unmask.errors import UserError
 from unmask.files import check_results
@@ -28,7 +28,7 @@ def fill(
     """Fill the missing cells of a table; `unmask impute` has all the options for it."""
     if out is None:
         raise UserError("fill of a table without --out", hint="Say where to write it.")
-    return impute_table(Filling(draws=draws), TableReading(), model, table, out, seed=seed)
+    return impute_table(Filling(draws=draws), Drawing(seed=seed), TableReading(), model, table, out)
 
 
 def score(

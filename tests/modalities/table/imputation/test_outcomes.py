@@ -17,7 +17,7 @@ from scipy import stats
 import unmask
 from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
-from unmask.modalities.table.imputation.families import FAMILIES, Response
+from unmask.modalities.table.imputation.families import FAMILIES, Given, Response
 from unmask.modalities.table.imputation.follow_up import draw_within
 from unmask.modalities.table.imputation.formula_fit import fit_formula, log_likelihood
 from unmask.modalities.table.imputation.formula_text import parse_formula
@@ -227,7 +227,7 @@ def test_no_outcome_is_likelier_than_the_likeliest(name):
     r, rng = responses()[name], np.random.default_rng(4)
     x = rng.normal(size=(300, 2))
     x = np.hstack([np.ones((300, 1)), x]) if FAMILIES[name].constant else x
-    law = FAMILIES[name].draw(x, r, np.ones(300, bool), rng, {})
+    law = FAMILIES[name].draw(Given(x=x, r=r, use=np.ones(300, bool), rng=rng))
     eta = rng.normal(scale=3, size=(300, law.beta.shape[1]))
     found = law.log_likelihood(eta, np.arange(300))
     assert found.shape == (300,)
@@ -238,7 +238,8 @@ def test_no_outcome_is_likelier_than_the_likeliest(name):
 
 def test_how_likely_counts_are_is_what_scipy_says():
     r, rng = responses()["poisson"], np.random.default_rng(4)
-    law, rows = FAMILIES["poisson"].draw(np.ones((300, 1)), r, np.ones(300, bool), rng, {}), np.arange(300)
+    given, rows = Given(x=np.ones((300, 1)), r=r, use=np.ones(300, bool), rng=rng), np.arange(300)
+    law = FAMILIES["poisson"].draw(given)
     eta = np.linspace(-2, 2, 300)
     found = law.log_likelihood(eta[:, None], rows)
     most = stats.poisson.logpmf(r.y, np.maximum(r.y, 1e-30))
@@ -249,7 +250,7 @@ def test_all_causes_weigh_a_covariate():
     """Of two rows that differ in nothing but the covariate the one with the higher hazard of its own cause is likelier,
     and the one with the lower hazard of the other."""
     r, rng = responses()["cox"], np.random.default_rng(4)
-    law = FAMILIES["cox"].draw(rng.normal(size=(300, 1)), r, np.ones(300, bool), rng, {})
+    law = FAMILIES["cox"].draw(Given(x=rng.normal(size=(300, 1)), r=r, use=np.ones(300, bool), rng=rng))
     none, more = np.zeros((300, 2)), np.column_stack([np.zeros(300), np.ones(300)])
     rows = np.arange(300)
     gain = law.log_likelihood(more, rows) - law.log_likelihood(none, rows)
@@ -269,7 +270,7 @@ def test_times_are_drawn_inside_their_intervals_as_the_hazard_has_them(entry):
     cells = np.arange(400)
     use = (cells[0] + np.arange(rows) >= 400) & (whole > (entry or 0))
     r = Response(y=time, event=event, entry=late, offset=0 * time)
-    draw_within(np.zeros((rows, 1)), r, {}, cells, (low[cells], high[cells]), use, rng, {})
+    draw_within(Given(x=np.zeros((rows, 1)), r=r, use=use, rng=rng), {}, cells, (low[cells], high[cells]))
     assert (time[cells] >= np.maximum(low[cells], entry or 0)).all()
     assert (time[cells] <= high[cells]).all()
     np.testing.assert_array_equal(time[400:], whole[400:])

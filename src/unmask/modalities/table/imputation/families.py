@@ -81,6 +81,35 @@ class Fit(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the parameters of an analysis are drawn given.
+
+    Attributes:
+        x: (rows, regressors) standardised, of the outcome `r`.
+        use: rows that are fitted to.
+        before: estimates of the round before, to start from, by equation (of hazards by cause); kept up to date.
+    """
+
+    x: np.ndarray
+    r: Response
+    use: np.ndarray
+    rng: np.random.Generator
+    before: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def hazard(self, cause: int) -> Hazard:
+        """The drawn hazard of one cause, or of censoring (0)."""
+        seen, start = self.r.of(self.use), self.before.get(cause)
+        happened = (seen.event == cause).astype(float)
+        found = draw_hazard(self.x[self.use], seen.y, happened, self.rng, start, seen.entry)
+        self.before[cause] = found.estimate
+        return found
+
+    def hazards(self) -> dict[int, Hazard]:
+        """Number of the cause -> its drawn hazard."""
+        return {cause: self.hazard(cause) for cause in range(1, self.r.causes + 1)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Law:
     """An analysis with drawn parameters.
 
@@ -135,14 +164,8 @@ class Family:
             f"errors robust to clusters of a {self.title}", hint=f"They are not built: leave {option('cluster')} out."
         )
 
-    def draw(
-        self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
-    ) -> Law:
-        """Parameters drawn from their (approximate) posterior given the rows in `use`, with standardised regressors.
-
-        Args:
-            before: estimates of the round before, to start from, by equation; kept up to date.
-        """
+    def draw(self, given: Given) -> Law:
+        """Parameters drawn from their (approximate) posterior."""
         raise NotImplementedError
 
 
@@ -166,10 +189,9 @@ class LeastSquares(Family):
     def scores(self, x: np.ndarray, r: Response, found: Fit) -> np.ndarray:
         return x * ((r.y - x @ found.beta) * found.df / len(x) / found.nuisance)[:, None]
 
-    def draw(
-        self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
-    ) -> Law:
-        found = draw_linear(x[use], r.y[use], rng)
+    def draw(self, given: Given) -> Law:
+        r, use, rng = given.r, given.use, given.rng
+        found = draw_linear(given.x[use], r.y[use], rng)
         sigma = found.drawn_sigma
         return Law(
             beta=found.drawn_beta[:, None],
@@ -215,9 +237,8 @@ class Logistic(Family):
     def scores(self, x: np.ndarray, r: Response, found: Fit) -> np.ndarray:
         return x * (r.y - expit(x @ found.beta))[:, None]
 
-    def draw(
-        self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
-    ) -> Law:
+    def draw(self, given: Given) -> Law:
+        x, r, use, rng = given.x, given.r, given.use, given.rng
         y = r.y[use]
         beta = np.zeros(x.shape[1]) if (y == y[0]).all() else draw_shares(x[use], y, rng).drawn
         return Law(
@@ -242,9 +263,8 @@ class ProportionalOdds(Family):
         own, cuts = beta[: x.shape[1]], beta[x.shape[1] :]
         return float(_of_thresholds(cuts, x @ own, np.arange(len(cuts) + 1.0), r.y).sum())
 
-    def draw(
-        self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
-    ) -> Law:
+    def draw(self, given: Given) -> Law:
+        x, r, use, rng = given.x, given.r, given.use, given.rng
         found = draw_shares(np.hstack([np.ones((use.sum(), 1)), x[use]]), r.y[use], rng, ordinal=True)
         cuts = found.drawn[: len(found.levels) - 1]
         beta = found.drawn[len(cuts) :] if len(cuts) else np.zeros(x.shape[1])
@@ -293,9 +313,8 @@ class Poisson(Family):
         mean = np.exp(x @ found.beta + r.offset)
         return x * ((r.y - mean) / (1 + mean / found.nuisance))[:, None]
 
-    def draw(
-        self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
-    ) -> Law:
+    def draw(self, given: Given) -> Law:
+        x, r, use, rng, before = given.x, given.r, given.use, given.rng, given.before
         prior = np.full(x.shape[1] + self.dispersed, PRIOR)
         prior[: x.shape[1]][(x == 1).all(0)] = 1e-4  # the constant
         seen = r.of(use)
@@ -400,12 +419,10 @@ class ProportionalHazards(Family):
         by_time = PartialLikelihood(x - x.mean(0), r.y, r.happened, entry=r.entry).score_residuals(found.beta)
         return by_time[np.argsort(np.argsort(r.y, kind="stable"), kind="stable")]
 
-    def draw(
-        self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
-    ) -> Law:
+    def draw(self, given: Given) -> Law:
         """The hazards of all causes (Bartlett & Taylor 2016)."""
+        r, hazards = given.r, given.hazards()
         causes = np.arange(1, r.causes + 1)
-        hazards = {int(k): drawn_cause(x, r, use, int(k), rng, before) for k in causes}
         cumulative = np.column_stack([_cumulative(found, r) for found in hazards.values()])
 
         def log_likelihood(eta: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -415,16 +432,6 @@ class ProportionalHazards(Family):
 
         beta = np.column_stack([found.beta for found in hazards.values()])
         return Law(beta=beta, log_likelihood=log_likelihood, hazards=hazards)
-
-
-def drawn_cause(
-    x: np.ndarray, r: Response, use: np.ndarray, cause: int, rng: np.random.Generator, before: dict[int, np.ndarray]
-) -> Hazard:
-    """The drawn hazard of one cause, or of censoring (0)."""
-    seen = r.of(use)
-    found = draw_hazard(x[use], seen.y, (seen.event == cause).astype(float), rng, before.get(cause), seen.entry)
-    before[cause] = found.estimate
-    return found
 
 
 def _cumulative(found: Hazard, r: Response) -> np.ndarray:
@@ -446,14 +453,13 @@ class FineGray(ProportionalHazards):
 
     scores = Family.scores
 
-    def draw(
-        self, x: np.ndarray, r: Response, use: np.ndarray, rng: np.random.Generator, before: dict[int, np.ndarray]
-    ) -> Law:
+    def draw(self, given: Given) -> Law:
         """A Cox regression of the time until this cause or censoring: when a row with another cause would have been
         censored is drawn from the curve of censoring (Lau & Lesko 2018; Bonneville et al. 2024, 3.2)."""
-        until = subdistribution_time(r.y, r.event, r.cause, use, rng, r.entry)
+        r = given.r
+        until = subdistribution_time(r.y, r.event, r.cause, given.use, given.rng, r.entry)
         own = replace(r, y=until, event=(r.event == r.cause).astype(float), causes=1, cause=0)
-        return replace(super().draw(x, own, use, rng, before), hazards={})
+        return replace(super().draw(replace(given, r=own)), hazards={})
 
 
 def _penalised_cox(

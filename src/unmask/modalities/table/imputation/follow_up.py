@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from unmask.evaluation.survival import step_values
-from unmask.modalities.table.imputation.families import Response, drawn_cause
+from unmask.modalities.table.imputation.families import Given
 from unmask.modalities.table.imputation.regressions import draw_level, draw_shares
 from unmask.modalities.table.survival.estimators import Hazard
 
@@ -18,24 +18,14 @@ KNOTS = 21
 """Of the baseline hazard of times that are known to lie in an interval."""
 
 
-def draw_follow_up(
-    z: np.ndarray,
-    r: Response,
-    hazards: Mapping[int, Hazard],
-    missing: Sequence[np.ndarray],
-    use: np.ndarray,
-    rng: np.random.Generator,
-    before: dict[int, np.ndarray],
-) -> None:
+def draw_follow_up(given: Given, hazards: Mapping[int, Hazard], missing: Sequence[np.ndarray]) -> None:
     """Draw them, in place.
 
     Args:
-        z: (rows, regressors) standardised.
         hazards: of the causes, where the analysis has drawn them; else they are drawn here.
         missing: which rows lack the time, and which the event.
-        use: rows that hazards are fitted to.
-        before: see `families.Family.draw`.
     """
+    z, r, use, rng = given.x, given.r, given.use, given.rng
     no_time, no_event = missing
     time, event = r.y, r.event
     rows = np.flatnonzero(no_event & ~no_time)
@@ -49,8 +39,8 @@ def draw_follow_up(
     rows = np.flatnonzero(no_time)
     if not len(rows):
         return
-    hazards = hazards or {k: drawn_cause(z, r, use, k, rng, before) for k in range(1, r.causes + 1)}
-    parts = [*hazards.items(), (0, drawn_cause(z, r, use, 0, rng, before))]
+    hazards = hazards or given.hazards()
+    parts = [*hazards.items(), (0, given.hazard(0))]
     at = np.concatenate([found.at for _, found in parts])
     kind = np.concatenate([np.full(len(found.at), mark) for mark, found in parts])
     for start in range(0, len(rows), GRID):
@@ -65,14 +55,7 @@ def draw_follow_up(
 
 
 def draw_within(
-    z: np.ndarray,
-    r: Response,
-    hazards: Mapping[int, Hazard],
-    rows: np.ndarray,
-    ends: tuple[np.ndarray, np.ndarray],
-    use: np.ndarray,
-    rng: np.random.Generator,
-    before: dict[int, np.ndarray],
+    given: Given, hazards: Mapping[int, Hazard], rows: np.ndarray, ends: tuple[np.ndarray, np.ndarray]
 ) -> None:
     """Draw times that are known to lie in an interval (interval censoring), in place, given the event: data
     augmentation (Tanner & Wong 1987; of interval-censored times Pan 2000). The baseline hazard is constant between
@@ -82,17 +65,18 @@ def draw_within(
 
     Args:
         rows, ends: (cells,) and the least and greatest time of each.
-        z, r, hazards, use, before: see `draw_follow_up`.
+        hazards: see `draw_follow_up`.
     """
+    z, r, use, rng = given.x, given.r, given.use, given.rng
     time, event = r.y, r.event
     low = np.maximum(ends[0], 0.0 if r.entry is None else r.entry[rows])
-    hazards = hazards or {k: drawn_cause(z, r, use, k, rng, before) for k in range(1, r.causes + 1)}
+    hazards = hazards or given.hazards()
     finite = np.concatenate(ends)[np.isfinite(np.concatenate(ends))]
     knots = np.quantile(finite, np.linspace(0, 1, KNOTS), method="nearest")
     knots = np.unique(np.r_[knots[knots > 0], time[use].max()])
     knots = np.r_[0.0, knots]
     since, length = knots[:-1], np.diff(knots)
-    kinds = [*hazards.items(), (0, drawn_cause(z, r, use, 0, rng, before))]
+    kinds = [*hazards.items(), (0, given.hazard(0))]
     grown = {k: np.diff(step_values(h.at, np.cumsum(h.jump), knots, start=0.0)) for k, h in kinds}
     for start in range(0, len(rows), GRID):
         part = slice(start, start + GRID)

@@ -20,6 +20,7 @@ from scipy.special import ndtr, ndtri
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.imputation.censored_regression import draw_between
 from unmask.modalities.table.imputation.chained import FEW, START, Chain, CompletedColumns, DrawPlan
+from unmask.modalities.table.imputation.families import Given
 from unmask.modalities.table.imputation.follow_up import draw_follow_up, draw_within
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear
@@ -72,10 +73,13 @@ class Substantive:
             use = self.complete
         family, constant = self.formula.model, int(self.formula.model.constant and self.formula.intercept)
         x = np.hstack([np.ones((len(z), constant)), z])
-        self.law = family.draw(x, self.formula.response(now), use, rng, self._before)
+        self.law = family.draw(self._given(now, x, use, rng))
         beta = self.law.beta
         self.weight = beta[constant:] / scale[:, None]
         self.offset = beta[:constant].sum(0) - center @ self.weight
+
+    def _given(self, now: Sequence[np.ndarray], x: np.ndarray, use: np.ndarray, rng: np.random.Generator) -> Given:
+        return Given(x=x, r=self.formula.response(now), use=use, rng=rng, before=self._before)
 
     def _standardised(self, now: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
@@ -120,25 +124,26 @@ class Substantive:
     def draw_outcome(self, now: list[np.ndarray], rng: np.random.Generator) -> None:
         """Draw what is missing of the outcome, in place, under the analysis."""
         if self.law.sample is None:
-            z, response = self._standardised(now)[0], self.formula.response(now)
-            draw_follow_up(z, response, self.law.hazards, self.missing, self.seen, rng, self._before)
+            given = self._given(now, self._standardised(now)[0], self.seen, rng)
+            draw_follow_up(given, self.law.hazards, self.missing)
             return
-        place, rows = self.formula.outcome[0], np.flatnonzero(self.missing[0])
+        rows = np.flatnonzero(self.missing[0])
+        now[self.formula.outcome[0]][rows] = self.law.sample(self._predictor(now, rows), rows)
+
+    def _predictor(self, now: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
+        """(rows, equations) linear predictors of some rows."""
         with np.errstate(all="ignore"):
-            eta = np.nan_to_num(self.formula.design([x[rows] for x in now])) @ self.weight + self.offset
-        now[place][rows] = self.law.sample(eta, rows)
+            return np.nan_to_num(self.formula.design([x[rows] for x in now])) @ self.weight + self.offset
 
     def draw_bounded(self, now: list[np.ndarray], cells: Censored, rng: np.random.Generator) -> None:
         """Draw the cells of a normal outcome, or of follow-up times, that are only bounded, in place, under the
         analysis."""
         if self.formula.survival:
-            z, r, hazards = self._standardised(now)[0], self.formula.response(now), self.law.hazards
-            draw_within(z, r, hazards, cells.rows, cells.ends, self.seen, rng, self._before)
+            given = self._given(now, self._standardised(now)[0], self.seen, rng)
+            draw_within(given, self.law.hazards, cells.rows, cells.ends)
             return
-        place, rows = self.formula.outcome[0], cells.rows
-        with np.errstate(all="ignore"):
-            eta = np.nan_to_num(self.formula.design([x[rows] for x in now])) @ self.weight + self.offset
-        now[place][rows] = draw_between(eta[:, 0], self.law.sigma, None, cells, rng)
+        mean = self._predictor(now, cells.rows)[:, 0]
+        now[self.formula.outcome[0]][cells.rows] = draw_between(mean, self.law.sigma, None, cells, rng)
 
 
 class AgreeingChain(Chain):
