@@ -8,7 +8,7 @@ import torch
 
 from tiny import MODALITIES
 from unmask.core.batch import pack
-from unmask.core.corruption import ALL_MASK, MASK, Chosen, Corruption, Replacement, Uniform, hide, maskable_slots
+from unmask.core.corruption import Corruption, Replacement, Uniform, hide, maskable_slots
 from unmask.errors import UserError
 
 
@@ -27,19 +27,6 @@ def test_slots_without_a_unit_are_units_of_their_own():
     unit = maskable_slots(pack([e], slots=5)).unit
     assert unit[1] == unit[2]
     assert len(set(unit.tolist())) == 4
-
-
-def test_a_users_own_choice():
-    batch = pack([MODALITIES["text"].example(1, 8)], slots=10)
-    even = Corruption(select=Chosen(choose=lambda slots: slots.position % 2 == 0), replace=ALL_MASK)
-    assert even.draw(batch, seed=0).flat.tolist() == [2, 4, 6]
-    grid = np.zeros((1, 10), bool)
-    grid[0, [0, 3, 9]] = True  # [CLS] and padding cannot be hidden
-    hidden = Corruption(select=Chosen(choose=grid), replace=ALL_MASK).draw(batch, seed=0)
-    assert hidden.flat.tolist() == [3]
-    assert hidden.action.tolist() == [MASK]
-    with pytest.raises(UserError, match="one entry a maskable slot"):
-        Corruption(select=Chosen(choose=lambda slots: np.ones(3, bool))).draw(batch, seed=0)
 
 
 def test_hide_sorts_and_masks():

@@ -275,24 +275,6 @@ class Mixture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """A user's own choice: a function of `Slots` returning booleans, or a mask over the (rows, slots) grid."""
-
-    choose: Callable[[Slots], np.ndarray] | np.ndarray
-
-    def __call__(self, slots: Slots, *, key: tuple[int, int] = (0, 0), progress: float = 0.0) -> np.ndarray:
-        if callable(self.choose):
-            chosen = np.asarray(self.choose(slots), bool)
-        else:
-            chosen = np.asarray(self.choose, bool).ravel()[slots.flat]
-        if chosen.shape != slots.flat.shape:
-            raise UserError(
-                f"the mask has shape {chosen.shape}, expected {slots.flat.shape}: one entry a maskable slot"
-            )
-        return chosen
-
-
-@dataclass(frozen=True, kw_only=True)
 class Replacement:
     """What stands in hidden slots, as shares that add up to 1. BERT (Devlin et al. 2019, app. A.1): 0.8/0.1/0.1.
 

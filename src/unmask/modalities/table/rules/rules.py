@@ -285,18 +285,14 @@ def schema_for(
     frame: Frame,
     schema: Schema | Mapping[str, Any] | str | Path | None,
     *,
-    duration: str | None = None,
-    event: str | None = None,
-    entry: str | None = None,
-    event_level: str | Sequence[str] | None = None,
     cluster: str | None = None,
     constraints: Sequence[str] | str = (),
+    **pair: Any,
 ) -> Schema:
     """The schema given, or one inferred from the table under what is given of it; see `infer`."""
     found = read_schema(schema)
     if not isinstance(found, Schema):
-        known: dict[str, Any] = {"duration": duration, "event": event, "entry": entry, "event_level": event_level}
-        found = infer(frame, override=found, cluster=cluster, **known)[0]
+        found = infer(frame, override=found, cluster=cluster, **pair)[0]
     elif cluster is not None:
         clusters_of(frame, found, cluster)
         found = with_cluster(found, cluster)

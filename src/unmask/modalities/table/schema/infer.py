@@ -49,20 +49,17 @@ def infer(
     frame: Frame,
     *,
     override: Mapping[str, Any] | None = None,
-    duration: str | None = None,
-    event: str | None = None,
-    entry: str | None = None,
-    event_level: str | Sequence[str] | None = None,
     cluster: str | None = None,
     strict: bool = True,
+    **pair: Any,
 ) -> tuple[Schema, list[Finding]]:
     """The schema of a table, with everything that was noticed.
 
     Args:
         override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
-            What is given of the survival pair beside it comes first.
         cluster: the column that names what several rows belong to.
         strict: cells that do not fit raise; else they are findings, and the schema is what would be without them.
+        pair: what is given of the survival pair (duration, event, entry, event_level): it comes before the override.
     """
     names, columns, source, row_name = frame.names, frame.columns, frame.source, frame.row_name
     override = dict(override or {})
@@ -75,7 +72,7 @@ def infer(
     for name in given:
         if name not in names:
             raise UserError(f"schema: no column {name!r} in {source}", hint=suggest(name, names))
-    named = SurvivalColumns.given(override, given, duration=duration, event=event, entry=entry, event_level=event_level)
+    named = SurvivalColumns.given(override, given, **pair)
     missing = spellings(override.get("missing", ()))
     spelled = frame.find_spellings(override.get("decimal"))
     found, findings, spelt = [], [], {}

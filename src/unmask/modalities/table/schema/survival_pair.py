@@ -67,13 +67,20 @@ class SurvivalColumns:
 
     @classmethod
     def given(
-        cls, override: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]], **arguments: Any
+        cls,
+        override: Mapping[str, Any],
+        columns: Mapping[str, Mapping[str, Any]],
+        *,
+        duration: str | None = None,
+        event: str | None = None,
+        entry: str | None = None,
+        event_level: str | Sequence[str] | None = None,
     ) -> SurvivalColumns:
-        """From `arguments` (duration, event, entry, event_level), and where these are None from a schema's keys.
-        `columns`: settings of each column, of which the event's may hold `event = LEVEL`."""
-        keys = ("duration", "event", "entry")
-        duration, event, entry = (override.get(k) if arguments.get(k) is None else arguments[k] for k in keys)
-        levels = arguments.get("event_level") or override.get("event_level")
+        """What is given, and where that is None a schema's keys. `columns`: settings of each column, of which the
+        event's may hold `event = LEVEL`."""
+        named = (("duration", duration), ("event", event), ("entry", entry))
+        duration, event, entry = (override.get(key) if name is None else name for key, name in named)
+        levels: Any = event_level or override.get("event_level")
         marked = [name for name, settings in columns.items() if settings.get("event")]
         if len(marked) > 1:
             raise UserError(f"schema: event levels in columns {', '.join(marked)}", hint="One column holds the event.")

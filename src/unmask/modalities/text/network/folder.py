@@ -311,38 +311,22 @@ def new_text_model(
         inner: of the feed-forward; default 4 x width ('bert') or 1.5 x width rounded to 64, gated ('modern').
         decoder: makes it visible-only.
     """
+    shape: dict[str, Any] = {"width": width, "layers": layers, "heads": heads, "dropout": dropout}
     if recipe == "bert":
         family, norm = by_name("bert"), Norm(placement="post", epsilon=1e-12)
-        encoder = EncoderConfig(
-            width=width,
-            layers=layers,
-            heads=heads,
-            norm=norm,
-            positions=Learned(slots=max(slots, 16)),
-            feedforward=MLP(inner=inner or 4 * width),
-            dropout=dropout,
-        )
+        shape |= {"positions": Learned(slots=max(slots, 16)), "feedforward": MLP(inner=inner or 4 * width)}
         codec: dict[str, Any] = {"types": 2, "head_norm": norm}
     elif recipe == "modern":
         family = by_name("modernbert")
         norm = Norm(placement="pre", epsilon=1e-5, bias=False, first_is_identity=True)
         inner = inner or max(64, round(1.5 * width / 64) * 64)
-        encoder = EncoderConfig(
-            width=width,
-            layers=layers,
-            heads=heads,
-            norm=norm,
-            positions=Rotary(slots=max(slots, 512)),
-            feedforward=Gated(inner=inner),
-            attention=Local(window=64, bias=False),
-            dropout=dropout,
-            dropout_inside=True,
-        )
+        shape |= {"positions": Rotary(slots=max(slots, 512)), "feedforward": Gated(inner=inner)}
+        shape |= {"attention": Local(window=64, bias=False), "dropout_inside": True}
         codec = {"head_norm": Norm(epsilon=1e-5, bias=False), "head_bias": False}
     else:
         raise UserError(f"recipe {recipe!r}", hint="Expected bert or modern.")
     codec |= {"width": width, "encoder_width": width}
-    return assemble(vocabulary, tokenizer, encoder, codec, decoder), family
+    return assemble(vocabulary, tokenizer, EncoderConfig(norm=norm, **shape), codec, decoder), family
 
 
 def save_folder(
