@@ -21,7 +21,7 @@ from unmask.modalities.table.imputation.censored_regression import (
     censored_scale,
     draw_between,
 )
-from unmask.modalities.table.imputation.truncated_normal import share_between, truncated_normal
+from unmask.modalities.table.imputation.regressions import share_between, truncated_normal
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.schema.censored import Censored
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unmask.modalities.table.imputation.regressions import draw_linear
+from unmask.modalities.table.imputation.regressions import draw_linear, log_between, truncated_normal
 from unmask.modalities.table.imputation.scales import POWERS, MonotoneScale, scale_from
-from unmask.modalities.table.imputation.truncated_normal import log_between, truncated_normal
 from unmask.modalities.table.schema.censored import Censored
 
 STEPS = 60

@@ -38,8 +38,7 @@ from unmask.modalities.table.imputation.pooling import (
 )
 from unmask.modalities.table.schema.clusters import Clusters
 from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.writing.long_table import below_each_other
-from unmask.modalities.table.writing.writers import handed_out
+from unmask.modalities.table.writing.writers import below_each_other, handed_out
 
 _ONE = "MaskedImputer().fit_transform(X) fills one table; fit(data) completes `draws` of them, see `completed`"
 _POOL = "pool('y ~ x') fits the analysis to every table and pools it in one call; so does pool_cox(['age'])"

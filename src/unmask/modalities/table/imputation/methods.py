@@ -1,4 +1,5 @@
-"""By which method every column is imputed: the one requested, else by its kind and its data."""
+"""By which method every column is imputed: the one requested, else by its kind and its data, or the one whose draws are
+like held-out values, by the energy score."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ from scipy.special import ndtr
 
 from unmask.errors import UserError, suggest
 from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, DrawPlan
-from unmask.modalities.table.imputation.held_out import better
 from unmask.modalities.table.imputation.regressions import draw_linear
-from unmask.modalities.table.imputation.scales import DISTINCT, SPIKE, MonotoneScale, best_scale
+from unmask.modalities.table.imputation.scales import DISTINCT, SPIKE, MonotoneScale, best_scale, written
 from unmask.modalities.table.reading.findings import setting
 from unmask.modalities.table.schema.schema import Column
 
@@ -53,7 +53,7 @@ def choose_methods(
     matching (observed values of similar rows) where they do. Where covariates are drawn apart from their outcome, a
     skewed one has the regression on a scale where it is normal: relations to the outcome need no straight line then.
     Where no analysis has to be agreed with, a column is drawn by another method than its regression where values drawn
-    by that are nearer to held-out ones (`held_out.py`).
+    by that are nearer to held-out ones (`better`).
 
     Args:
         outcome: places of the outcome that covariates are drawn apart from; None where there is none.
@@ -204,3 +204,44 @@ def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: Mono
             "a normal would draw impossible values" if low or high < np.inf else "a normal would draw negative values"
         )
     return None
+
+
+FOLDS, DRAWS, ROWS = 3, 6, 2000
+"""Folds, values drawn per row, and rows that methods are judged on at most."""
+ENOUGH = 60
+"""Observed values without which no method is judged: folds of 20 say nothing."""
+
+
+def energy_scores(chain: Chain, place: int, methods: list[str]) -> np.ndarray:
+    """(methods, rows) energy scores of values drawn for observed cells that the method did not see: the mean distance
+    of draws from the truth, less half that between two draws (Gneiting & Raftery 2007, eq. 21; 4.2). It is least in
+    expectation for the true distribution. The distance of categories is 1 where they differ: half the Brier score."""
+    plan, rng = chain.plan, chain.rng
+    rows = np.flatnonzero(~plan.missing[place])
+    rows = rng.permutation(rows)[:ROWS]
+    truth, size = plan.columns[place][rows], plan.sizes[place]
+    scores = np.empty((len(methods), len(rows)))
+    for number in range(FOLDS):
+        held = np.arange(len(rows)) % FOLDS == number
+        for k, method in enumerate(methods):
+            drawn = np.array([chain.by_method(method, place, rows[~held], rows[held]) for _ in range(DRAWS)])
+            if not size:
+                drawn, _ = written(drawn, plan.schema.column(place))
+            far = drawn != truth[held] if size else np.abs(drawn - truth[held])
+            between = drawn[:, None] != drawn if size else np.abs(drawn[:, None] - drawn)
+            scores[k, held] = far.mean(0) - between.sum((0, 1)) / (2 * DRAWS * (DRAWS - 1))
+    return scores
+
+
+def better(chain: Chain, place: int, usual: str, others: list[str]) -> tuple[str, float]:
+    """The method of a column: the usual one, or another whose draws are nearer to held-out values by more than the
+    standard error of the difference; and by which share of the usual one's score."""
+    if (~chain.plan.missing[place]).sum() < ENOUGH:
+        return usual, 0.0
+    scores = energy_scores(chain, place, [usual, *others])
+    gains = scores[0] - scores[1:]
+    gain, error = gains.mean(1), gains.std(1) / np.sqrt(gains.shape[1])
+    best = int(np.argmax(gain))
+    if gain[best] <= error[best]:
+        return usual, 0.0
+    return others[best], float(gain[best] / scores[0].mean())

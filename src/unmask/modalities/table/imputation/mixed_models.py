@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtri, roots_hermitenorm
 
-from unmask.modalities.table.imputation.regressions import RIDGE
-from unmask.modalities.table.imputation.truncated_normal import log_between, truncated_normal
+from unmask.modalities.table.imputation.regressions import RIDGE, log_between, truncated_normal
 
 PRECISION, SCALE, FREEDOM = 0.1, 2.0, 2.0
 """Precision of the coefficients of a category; scale and degrees of freedom of the deviations of random effects."""

@@ -1,7 +1,8 @@
 """Regressions whose parameters are drawn from their posterior: what proper multiple imputation fits for every column.
 
 Each takes complete predictors (rows, predictors), the first of them the constant 1 and the others of about unit
-deviation, and returns an estimate and one draw from its (approximate) posterior (Rubin 1987, ch. 5).
+deviation, and returns an estimate and one draw from its (approximate) posterior (Rubin 1987, ch. 5). Below them, the
+standard normal distribution between two ends, which bounded cells and latent variables are drawn from.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, log_softmax
+from scipy.special import expit, log_ndtr, log_softmax, ndtri_exp
 
 from unmask.modalities.table.imputation.scales import DISTINCT, MonotoneScale, best_regression, spike
 from unmask.modalities.table.survival.estimators import maximum
@@ -312,3 +313,29 @@ def draw_level(log_probability: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     share = np.exp(log_probability - log_probability.max(1, keepdims=True))
     upto = np.cumsum(share, 1) / share.sum(1, keepdims=True)
     return np.minimum((uniform[:, None] >= upto).sum(1), share.shape[1] - 1)
+
+
+def truncated_normal(a: np.ndarray, b: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Standard normal numbers between a and b, rising with the uniform ones; exact far out in the tails too."""
+    flip = a > 0  # the upper tail by the lower one, where logarithms are precise
+    low, high, share = np.where(flip, -b, a), np.where(flip, -a, b), np.where(flip, 1 - uniform, uniform)
+    with np.errstate(divide="ignore"):
+        log_p = np.logaddexp(log_ndtr(low) + np.log1p(-share), log_ndtr(high) + np.log(share))
+    z = np.clip(ndtri_exp(np.minimum(log_p, 0.0)), low, high)
+    return np.where(flip, -z, z)
+
+
+def share_between(a: np.ndarray, b: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """The uniform numbers that `truncated_normal` made z of."""
+    flip = a > 0
+    low, high, at = np.where(flip, -b, a), np.where(flip, -a, b), np.where(flip, -z, z)
+    of = np.exp(log_between(low, at) - log_between(low, high))
+    return np.clip(np.where(flip, 1 - of, of), 1e-300, 1 - 1e-16)
+
+
+def log_between(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Logarithm of the standard normal's share between a and b."""
+    flip = a > 0
+    low, high = log_ndtr(np.where(flip, -b, a)), log_ndtr(np.where(flip, -a, b))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return high + np.log(-np.expm1(np.minimum(low - high, 0.0)))

@@ -23,9 +23,14 @@ from unmask.modalities.table.imputation.chained import FEW, START, Chain, Comple
 from unmask.modalities.table.imputation.families import Given
 from unmask.modalities.table.imputation.follow_up import draw_follow_up, draw_within
 from unmask.modalities.table.imputation.formula import Formula
-from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear
+from unmask.modalities.table.imputation.regressions import (
+    draw_donors,
+    draw_level,
+    draw_linear,
+    share_between,
+    truncated_normal,
+)
 from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale, written
-from unmask.modalities.table.imputation.truncated_normal import share_between, truncated_normal
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.schema.censored import Censored
 from unmask.modalities.table.survival.estimators import deviation

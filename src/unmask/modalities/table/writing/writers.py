@@ -26,7 +26,7 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.raw_column import blank_cells
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import cell_texts, match_columns, spelling_in, writes_point
-from unmask.modalities.table.writing.whole_columns import Drawn, is_frame, with_numbers
+from unmask.modalities.table.writing.whole_columns import Drawn, is_frame, is_pandas, with_numbers
 from unmask.writing import written
 
 WRITTEN = (".csv", ".tsv", ".parquet")
@@ -397,3 +397,25 @@ def as_polars(table: Any) -> Any:
         else:
             columns[name] = pl.Series(name, [None if g else v for v, g in zip(raw, missing, strict=True)])
     return pl.DataFrame(columns)
+
+
+def below_each_other(tables: Sequence[Any], numbers: Sequence[int]) -> Any:
+    """Tables as one of their kind, with the columns `.imp` and `.id` in front."""
+    first = tables[0]
+    if isinstance(first, np.ndarray):
+        raise UserError(
+            "complete('long') of arrays", hint="np.stack(done.completed) is (m, rows, columns); or fit to a frame."
+        )
+    if is_pandas(first):
+        import pandas as pd
+
+        levels = [".id"] if first.index.nlevels == 1 else list(first.index.names)
+        return pd.concat(tables, keys=numbers, names=[".imp", *levels]).reset_index()
+    import polars as pl
+
+    parts = [
+        as_polars(table).select(pl.lit(number).alias(".imp"), pl.row_index(".id").cast(pl.Int64), pl.all())
+        for number, table in zip(numbers, tables, strict=True)
+    ]
+    long = pl.concat(parts, how="vertical_relaxed")
+    return long.to_arrow() if type(first).__module__.startswith("pyarrow") else long

@@ -26,12 +26,12 @@ from unmask.modalities.text.tasks.analysis import write_report
 from unmask.modalities.text.tasks.baselines import fit_baseline
 from unmask.modalities.text.tasks.data import Problems, by_split, judged_part
 from unmask.modalities.text.tasks.encoding import ExampleMaker
-from unmask.modalities.text.tasks.fitted import FittedTask, TaskRows
 from unmask.modalities.text.tasks.held_out import group_notes, hold_out, several_labels
 from unmask.modalities.text.tasks.missing import unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.probe import Probed
 from unmask.modalities.text.tasks.registry import task_class
+from unmask.modalities.text.tasks.results import FittedTask, TaskRows
 from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_tasks, settled
