@@ -121,11 +121,7 @@ def is_model(place: str | Path) -> bool:
 
 
 def check_model(model: str | Path) -> None:
-    """Refuse what can be no model, before anything is imported to load it: of a name on the hub one small file.
-
-    Raises:
-        UserError: a folder that is not there, or one or a file without a model; a name that the hub does not know.
-    """
+    """Refuse what can be no model, before anything is imported to load it: of a name on the hub one small file."""
     path, name = Path(model).expanduser(), str(model)
     if is_model(path) or installed_model(model) is not None:
         return

@@ -37,11 +37,7 @@ def nearly_url(text: str) -> bool:
 
 
 def of_hub(name: str, fetch: Callable[[], R]) -> R:
-    """What is fetched from the Hugging Face hub, or from what was fetched before.
-
-    Raises:
-        UserError: no model of this name is there, or the hub cannot be reached.
-    """
+    """What is fetched from the Hugging Face hub, or from what was fetched before."""
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,

@@ -85,11 +85,7 @@ def score(model: Any, data: Any, **options: Any) -> Any:
 
 
 def function(kind: str, verb: str) -> Any:
-    """What a modality announces for a verb.
-
-    Raises:
-        UserError: where it has none.
-    """
+    """What a modality announces for a verb."""
     if reference := getattr(modality(kind), verb):
         return resolve(reference)
     having = [name for name in names() if getattr(modality(name), verb)]

@@ -219,11 +219,7 @@ class ClusteredChain(Chain):
 
 
 def without_analysis(schema: Schema, formula: str | None, overrides: Mapping[str, Any]) -> list[str]:
-    """What there is of an analysis that two-level imputation cannot agree with, to warn of.
-
-    Raises:
-        UserError: a formula, or settings of the network, both of which know no clusters.
-    """
+    """What there is of an analysis that two-level imputation cannot agree with, to warn of."""
     if formula is not None:
         raise UserError(
             f"{option('formula', formula)} with {option('cluster')}: covariates are drawn to agree with an analysis of "
@@ -264,9 +260,6 @@ def clustered_plan(
         columns: as recorded, NaN in missing and in censored cells; `start` has values in these.
         censored, scales: see `DrawPlan`.
         note: called with what is to be said of columns that are constant within clusters.
-
-    Raises:
-        UserError: a slope of a column that is not there, or constant within clusters; censored cells in such a column.
     """
     upper, first = [], list(start)
     for place, x in enumerate(columns):

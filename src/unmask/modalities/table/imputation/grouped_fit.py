@@ -28,9 +28,6 @@ def split_random(text: str) -> tuple[str, str | None, str | None]:
 
     >>> split_random("y ~ x + (1 + x | centre)")
     ('y ~ x', '1 + x', 'centre')
-
-    Raises:
-        UserError: several groupings, or none that can be read.
     """
     found = _RANDOM.findall(text)
     if not found and "|" not in text:
@@ -80,9 +77,6 @@ def grouping_of(
         random: the random effects, as terms.
         clusters: those that a column names.
         plain: the likelihood has no penalty.
-
-    Raises:
-        UserError: no random intercept, an outcome that is no quantity, or a penalty.
     """
     schema, own = formula.schema, formula.schema.cluster
     if name is None:

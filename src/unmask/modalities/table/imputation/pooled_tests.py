@@ -57,11 +57,7 @@ class PooledTest(Printed):
 
 
 def coefficients(fits: Sequence[FormulaFit], names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """(m, k) estimates and (m, k, k) covariances of some coefficients of m fits.
-
-    Raises:
-        UserError: one of them runs to infinity.
-    """
+    """(m, k) estimates and (m, k, k) covariances of some coefficients of m fits."""
     places = [fits[0].names.index(name) for name in names]
     for fit in fits:
         if lost := [name for name, place in zip(names, places, strict=True) if fit.separated[place]]:

@@ -42,11 +42,7 @@ class Summary(NamedTuple):
 
 
 def shards_of(data: str | Path | Sequence[str | Path]) -> list[Shard]:
-    """The files that are meant by paths, folders and patterns, sorted by name.
-
-    Raises:
-        UserError: something is not there, a folder has no table in it, or a file is named twice.
-    """
+    """The files that are meant by paths, folders and patterns, sorted by name."""
     found: list[Path] = []
     for one in [data] if isinstance(data, str | Path) else data:
         if os.path.isdir(one):
@@ -137,9 +133,6 @@ def drawn_frame(
 
     Args:
         reading: of `read_frame`.
-
-    Raises:
-        UserError: files whose columns differ, all at once.
     """
     shards = shards_of(data)
     about = sum(_about(shard.path, reading) for shard in shards)

@@ -91,11 +91,7 @@ class Clusters:
 
 
 def clusters_of(frame: Frame, schema: Schema, name: str) -> Clusters:
-    """The clusters that a column names.
-
-    Raises:
-        UserError: no such column; a cell without a value; a measurement or date; one row per cluster, or too few.
-    """
+    """The clusters that a column names."""
     column = schema.columns[schema.number(name, where="cluster: ")]
     raw = frame.columns[match_columns(frame, schema)[schema.number(name)]]
     where, missing = f"{frame.source}, column {name!r}", missing_cells(raw, column, schema)
