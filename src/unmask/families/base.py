@@ -221,7 +221,7 @@ def load_state(family: Family, model: Any, tensors: Mapping[str, Tensor]) -> Loa
         whole = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(state[ours].dtype)
         turn = _turn(family, ours)
         filled[ours] = turn[0](whole, config) if turn else whole
-    _check_layers(family, filled, state, found)
+    _check_layers(family, filled, state)
     found.unfilled = set(state) - set(filled)
     model.load_state_dict(filled, strict=False)
     for name, tensor in left.items():
@@ -265,7 +265,7 @@ def _turn(family: Family, ours: str) -> tuple[Turn, Turn] | None:
     return next((turn for end, turn in family.turned.items() if ours.endswith(end)), None)
 
 
-def _check_layers(family: Family, filled: Collection[str], state: Mapping[str, Tensor], found: Loaded) -> None:
+def _check_layers(family: Family, filled: Collection[str], state: Mapping[str, Tensor]) -> None:
     """An encoder that is random in part is a wrong load, not a warning: only heads may be missing."""
     if not any(".layers." in name for name in filled):
         raise UserError(f"no weights of a {family.name} encoder found", hint="The file holds another architecture.")

@@ -97,7 +97,7 @@ def recommend(
             + ". Or pretrain: unmask pretrain text.",
         )
     fits.sort(key=lambda c: (c.domain != domain, c.languages == ("*",) and languages == ("en",), CHECKPOINTS.index(c)))
-    return [_described(c, languages, domain, wishes) for c in fits[:most]]
+    return [_described(c, domain, wishes) for c in fits[:most]]
 
 
 def _size(c: PublishedModel) -> str:
@@ -122,7 +122,7 @@ def _check_wishes(languages: tuple[str, ...], context: int, size: str, domain: s
 
 
 def _described(
-    c: PublishedModel, languages: tuple[str, ...], domain: str, wishes: Mapping[str, Callable[[PublishedModel], bool]]
+    c: PublishedModel, domain: str, wishes: Mapping[str, Callable[[PublishedModel], bool]]
 ) -> dict[str, Any]:
     unmet = []
     if c.domain != domain:

@@ -54,7 +54,7 @@ def run_demo(
     write_table(synthetic, out / "synthetic.csv")
     drawn = [np.nan_to_num(c) for c in complete(model, synthetic, seed)]
     found = compare(model, real, drawn, seed=seed)
-    report = show(model, out, study, table, inside, found, real, drawn, records, holed)
+    report = show(model, out, study, table, inside, found, real, drawn, records)
     figures = {
         "imputed": table,
         "interval_coverage": inside,
@@ -126,7 +126,6 @@ def show(
     real: Any,
     drawn: Any,
     records: list[dict[str, Any]],
-    holed: Any,
 ) -> Path:
     """report.html of the demo."""
     from unmask.evaluation.charts import table

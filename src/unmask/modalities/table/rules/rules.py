@@ -28,7 +28,6 @@ from unmask.modalities.table.schema.schema import Schema
 from unmask.training.settings import load_toml
 
 Values = Sequence[np.ndarray]
-_EVERYTHING = Limit()
 
 
 @dataclasses.dataclass

@@ -213,7 +213,7 @@ def event_levels(
     if not declared and unclear and name == "cnsr" and "0" in seen:
         declared = ("0",)
     if declared:
-        return _declared(seen, declared, where, hint)
+        return _declared(seen, declared, where)
     if unclear and _OPPOSITE.fullmatch(name):
         raise UserError(
             f"{where} holds {first_of(map(repr, seen), 4)}: which of them is the event?",
@@ -237,7 +237,7 @@ def event_levels(
     return levels, _coding_note(levels)
 
 
-def _declared(seen: Sequence[str], declared: Sequence[str], where: str, hint: str) -> tuple[tuple[str, ...], str]:
+def _declared(seen: Sequence[str], declared: Sequence[str], where: str) -> tuple[tuple[str, ...], str]:
     if unknown := [v for v in declared if v not in seen]:
         raise UserError(f"{where}: no level {unknown[0]!r}", hint=suggest(unknown[0], seen))
     rest = [v for v in seen if v not in declared]
