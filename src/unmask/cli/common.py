@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 from unmask.errors import UserError, suggest
 from unmask.files import json_text
 from unmask.progress import counted, reporting_to
-from unmask.writing import filling_folder, first_of_all, training_folder
+from unmask.writing import filling_folder, first_of_all, training_folder, written
 
 T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -144,8 +144,6 @@ def write_array(parts: Iterable[Any], rows: int, path: str | Path) -> tuple[int,
         rows: of all of them.
     """
     import numpy as np
-
-    from unmask.writing import written
 
     shape: tuple[int, ...] = ()
     with written(path) as temporary, temporary.open("wb") as file:

@@ -200,9 +200,7 @@ def finetune(
         **settings,
     }
     if adapt:
-        from unmask.modalities.text.tasks.finetune import compare_domain_adaptation
-
-        found = compare_domain_adaptation(model, train, adapt, task=task, count=seeds, out=out, **chosen)
+        found = tuning.compare_domain_adaptation(model, train, adapt, task=task, count=seeds, out=out, **chosen)
     elif seeds > 1:
         found = tuning.seeds(model, train, task=task, count=seeds, out=out, **chosen)
     else:

@@ -24,7 +24,7 @@ from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.registry import task_of
 from unmask.modalities.text.tasks.row_files import read_rows
 from unmask.modalities.text.uses.filling import cut_notes
-from unmask.modalities.text.uses.model import TextModel
+from unmask.modalities.text.uses.model import TextModel, load
 from unmask.writing import written
 
 DEEPEST = 100
@@ -123,8 +123,6 @@ def evaluate_retrieval(
     documents are ranked by cosine, exactly, with a model fine-tuned for similarity, or any text model whose vectors are
     to be compared. As in the published scores, a document with the name of the query does not count as found. `say` is
     called with how many documents and queries are cut."""
-    from unmask.modalities.text.uses.model import load
-
     if (task := task_of(model)) not in (None, "similarity"):
         raise UserError(f"{model}: fine-tuned for {task}", hint="Retrieval needs a model fine-tuned for similarity.")
     data = read_collection(folder)

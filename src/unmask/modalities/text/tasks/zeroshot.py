@@ -32,7 +32,7 @@ from unmask.modalities.text.uses.filling import (
     special_tokens_in,
     unknown_notes,
 )
-from unmask.modalities.text.uses.model import TextModel
+from unmask.modalities.text.uses.model import TextModel, load
 
 TEMPLATE = "{text} It was [MASK]."
 HYPOTHESIS = "This example is {label}."
@@ -164,8 +164,6 @@ class Prompts:
         precision: str,
     ) -> None:
         if not isinstance(model, TextModel):
-            from unmask.modalities.text.uses.model import load
-
             model = load(model, device=device, precision=precision)
         model.require_head()
         self.model, self.tokenizer = model, model.tokenizer
