@@ -86,17 +86,8 @@ def start_classifier(
         candidates = {chosen.pooling: candidates[chosen.pooling]}
     seen = {name: _in_front(head, x) for name, x in candidates.items()}
     names = list(seen)
-    if chosen is None:
-        at, strength, loss = linear.cross_validated(
-            [_standard(seen[name][0])[0] for name in names],
-            y,
-            kind,
-            seed=seed,
-            weights=weights,
-            groups=kept_together(training.items),
-        )
-    else:
-        at, strength, loss = 0, chosen.strength, chosen.loss
+    options: dict[str, Any] = {"seed": seed, "weights": weights, "groups": kept_together(training.items)}
+    at, strength, loss = _best([seen[name][0] for name in names], y, kind, chosen, **options)
     pooling = names[at]
     features, layers = seen[pooling]
 
@@ -134,12 +125,8 @@ def start_tagger(
         owner.append(group[numbers[on_host(batch.index).flatten()[where].numpy()]])
     features, layers = _in_front(head, torch.cat(states))
     y = np.eye(labels, dtype=np.float32)[torch.cat(tags).numpy()]
-    if chosen is None:
-        x, groups = _standard(features)[0], np.concatenate(owner)
-        options: dict[str, Any] = {"seed": seed, "groups": groups, "strengths": (0.01, 0.1, 1, 10)}
-        _, strength, loss = linear.cross_validated([x], y, "softmax", **options)
-    else:
-        strength, loss = chosen.strength, chosen.loss
+    options: dict[str, Any] = {"seed": seed, "groups": np.concatenate(owner), "strengths": (0.01, 0.1, 1, 10)}
+    _, strength, loss = _best([features], y, "softmax", chosen, **options)
     _settle(
         head,
         features,
@@ -147,6 +134,15 @@ def start_tagger(
         lambda x: linear.tempered(linear.fit(x, y, "softmax", strength, steps=100), x, y, "softmax", loss),
     )
     return Probed("each", strength, False, len(y), loss)
+
+
+def _best(
+    candidates: list[np.ndarray], y: np.ndarray, kind: linear.Kind, chosen: Probed | None, **options: Any
+) -> tuple[int, float, float]:
+    """Which features and which C, and the loss of held-out rows: those `chosen`, else by cross-validation."""
+    if chosen is not None:
+        return 0, chosen.strength, chosen.loss
+    return linear.cross_validated([_standard(x)[0] for x in candidates], y, kind, **options)
 
 
 def start_answerer(
