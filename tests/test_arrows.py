@@ -56,7 +56,10 @@ ROOMS = {
         "registration",
     ),
     "images": ("recipes", "formats", "reading", "network", "classify", "segment", "uses", "registration"),
-    "events": (*("records", "recipes", "sources", "audit", "network", "outcome", "questions", "uses", "registration"),),
+    "events": (
+        *("records", "recipes", "sources", "audit", "network", "outcome", "questions"),
+        *("synthesis", "uses", "registration"),
+    ),
 }
 """Of each kind of data, from the ground up: a folder, or a module, imports those before it alone."""
 

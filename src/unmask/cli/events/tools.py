@@ -1,4 +1,4 @@
-"""unmask events convert, labels and audit."""
+"""unmask events convert, labels, audit and generate."""
 
 from __future__ import annotations
 
@@ -107,3 +107,26 @@ def audit(
     return Result(
         about | {"warnings": warnings, "findings": [f.to_dict() for f in found]}, lines, code=int(warnings > 0)
     )
+
+
+def generate(
+    data: str = options.source("MEDS folder to learn from."),
+    patients: int = typer.Option(..., min=1, help="How many to draw."),
+    out: str = typer.Option(..., help="MEDS folder to make."),
+    where: list[str] = typer.Option(
+        [], help='Condition every patient meets: "age > 70 and diabetes", "not CODE", "CODE > 10"; repeatable.'
+    ),
+    seed: options.Seed = 0,
+) -> Result:
+    """Learn from records and draw new patients: who they are, how often each code comes, then one time stamp after the
+    other; nothing that only a few patients have."""
+    from unmask.modalities.events.synthesis.generate import generate as run
+
+    found = run(data, patients, out, where=where, seed=seed)
+    lines = [
+        f"{found['rows']:,} patients, {found['events']:,} events, {found['codes']:,} codes: {out}",
+        f"learnt from {found['learnt_from']:,} patients; {found['left_out']:,} codes of fewer than {found['least']} "
+        "patients are left out",
+    ]
+    lines += [f"{found['drawn']:,} drawn for these that meet the conditions"] if found["conditions"] else []
+    return Result(found, lines)

@@ -1,0 +1,1 @@
+"""New patients: a generator learnt from records, what is drawn from it, and how that compares with real records."""

@@ -1,0 +1,96 @@
+"""New patients: valid, as frequent as in the records, and never what only a few patients have."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from unmask.errors import UserError
+from unmask.modalities.events.records.meds import DEATH, read_meds
+from unmask.modalities.events.synthesis import generator
+from unmask.modalities.events.synthesis.generate import generate
+
+DAY = 24 * 3_600_000_000
+FIRST_LAST = pl.col("code").first() == "MEDS_BIRTH"
+
+
+@pytest.fixture(scope="module")
+def records():
+    """120 patients: half have A, with values about 10, half B, never both; a third die at their last visit; one patient
+    has a code and a value of their own."""
+    rng, rows = np.random.default_rng(0), []
+    for i in range(120):
+        sick = i % 2 == 0
+        rows.append((i, None, f"SEX//{'FM'[i % 3 == 0]}", None))
+        start = int(rng.integers(20_000, 21_000)) * DAY
+        rows.append((i, start - int(rng.integers(20, 90) * 365.25) * DAY, "MEDS_BIRTH", None))
+        visits = int(rng.integers(3, 7))
+        for t in range(visits):
+            time = start + t * 30 * DAY
+            rows.append((i, time, "A" if sick else "B", float(np.round(rng.normal(10, 1), 1)) if sick else None))
+            if i == 7:
+                rows.append((i, time, "ALONE", 5.0))
+        if i % 3 == 0:
+            rows.append((i, time, DEATH, None))
+            rows.append((i, time + DAY, "B", None))
+    rows.append((0, start, "A", 999.0))
+    schema = {"subject_id": pl.Int64, "time": pl.Int64, "code": pl.String, "numeric_value": pl.Float32}
+    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(pl.col("time").cast(pl.Datetime("us")))
+    return frame.sort("subject_id", "time", nulls_last=False, maintain_order=True)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(generator, "STEPS", 300)
+
+
+def test_patients_are_valid_and_like_the_records(records, tmp_path):
+    found = generate(records, 200, tmp_path / "new")
+    events = read_meds(tmp_path / "new")  # refuses what is not MEDS, or not in order of time
+    frame = pl.concat(pl.read_parquet(p) for p in (tmp_path / "new/data").glob("*.parquet"))
+    assert found["rows"] == len(events) == 200
+    assert set(frame["code"].unique()) == {"A", "B", DEATH, "MEDS_BIRTH", "SEX//F", "SEX//M"}  # not ALONE
+    assert found["left_out"] == 1
+    each = frame.group_by("subject_id", maintain_order=True)
+    sexes = each.agg(pl.col("code").str.starts_with("SEX").sum())["code"]
+    assert (sexes == 1).all()
+    timed = frame.drop_nulls("time").group_by("subject_id", maintain_order=True)
+    assert timed.agg(FIRST_LAST)["code"].all()
+    after = frame.join(frame.filter(pl.col("code") == DEATH).select("subject_id", died="time"), on="subject_id")
+    assert not (after["time"] > after["died"]).any()
+    values = frame.filter(pl.col("code") == "A")["numeric_value"]
+    assert values.max() < 14
+    assert abs(values.mean() - 10) < 0.5
+    have = each.agg(*(pl.col("code").eq(c).any().alias(c) for c in ("A", "B", DEATH)))
+    assert abs(have["A"].mean() - 0.5) < 0.12
+    assert abs(have[DEATH].mean() - 1 / 3) < 0.12
+    assert (have["A"] & have["B"]).mean() < 0.1
+
+
+def test_same_seed_same_bytes(records, tmp_path):
+    for name in "xy":
+        generate(records, 20, tmp_path / name, seed=3)
+    x, y = ((tmp_path / name / "data/0.parquet").read_bytes() for name in "xy")
+    assert x == y
+
+
+def test_conditions_are_met_or_refused(records, tmp_path):
+    generate(records, 20, tmp_path / "old", where="age > 60 and not A")
+    frame = pl.read_parquet(tmp_path / "old/data/0.parquet")
+    assert frame["subject_id"].n_unique() == 20
+    assert "A" not in frame["code"]
+    with pytest.raises(UserError, match="not a number"):
+        generate(records, 20, tmp_path / "none", where="age > 1.2.3")
+    times = frame.drop_nulls("time").group_by("subject_id").agg(pl.col("time").max() - pl.col("time").min())
+    assert (times["time"].dt.total_days() / 365.25 > 60).all()
+    with pytest.raises(UserError, match=r"'ALONE' is no code of 5 patients"):
+        generate(records, 20, tmp_path / "none", where="ALONE")
+    with pytest.raises(UserError, match="0 of 500 patients drawn meet A > 500"):
+        generate(records, 5, tmp_path / "none", where="A > 500")
+    assert not (tmp_path / "none").exists()
+
+
+def test_too_few_patients_are_refused(records, tmp_path):
+    with pytest.raises(UserError, match="5 patients"):
+        generate(records.filter(pl.col("subject_id") < 5), 10, tmp_path / "few")
