@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from test_meds_package import validate
 
 from unmask.errors import UserError
 from unmask.modalities.events.records.meds import DEATH, read_meds
@@ -52,6 +53,7 @@ def test_patients_are_valid_and_like_the_records(records, tmp_path):
     assert found["rows"] == len(events) == 200
     assert set(frame["code"].unique()) == {"A", "B", DEATH, "MEDS_BIRTH", "SEX//F", "SEX//M"}  # not ALONE
     assert found["left_out"] == 1
+    validate(tmp_path / "new")
     each = frame.group_by("subject_id", maintain_order=True)
     sexes = each.agg(pl.col("code").str.starts_with("SEX").sum())["code"]
     assert (sexes == 1).all()
