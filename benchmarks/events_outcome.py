@@ -7,6 +7,8 @@ training patients of a fold alone; at 10 % of the labels pretraining still sees 
     key=value] [--out F.json] python benchmarks/events_outcome.py --tune         fine-tune the encoder too, pretrained
     and from scratch (slower) python benchmarks/events_outcome.py --ablate       states alone of each target,
     architecture and ratio (fewer folds)
+
+Trained on one set and judged on another: benchmarks/events_away.py.
 """
 
 from __future__ import annotations

@@ -112,3 +112,9 @@ def _later_equal(rank: np.ndarray, counts: np.ndarray) -> int:
     order = np.argsort(rank, kind="stable")
     end = np.cumsum(np.bincount(rank))[rank[order]]
     return int((end - 1 - np.arange(len(rank)))[counts[order]].sum())
+
+
+def rounded_up(x: float) -> float:
+    """A time to six digits, and not below `x`."""
+    near = float(f"{x:.6g}")
+    return near if near >= x else float(f"{x + abs(x) * 1e-5:.6g}")

@@ -10,15 +10,16 @@ import torch
 
 from unmask.modalities.events.outcome import candidates, features
 from unmask.modalities.events.outcome.features import Features, gather
-from unmask.modalities.events.outcome.outcome import Forest, OutcomeHead, fit_head, scale_of
+from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, scale_of
 from unmask.modalities.events.outcome.targets import Binary
+from unmask.modalities.events.outcome.trees import Trees
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.labels import read_labels
 from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.uses.model import load
 from unmask.modalities.events.uses.work import OutcomeWork
 
-SETTINGS = OutcomeSettings(members=3, hidden=8, epochs=4, trees=12)
+SETTINGS = OutcomeSettings(members=3, hidden=8, epochs=4, trees=12, boosting=10)
 
 
 def made(seed: int, points: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -40,7 +41,7 @@ def test_inputs_made_for_each_step_train_the_same_networks(seed: int):
     x, _, _ = made(seed)
     kept, streamed = trained(x, seed), trained(Features(x), seed, most=300 * 4 * 26 - 1)
     for name, value in kept.state_dict().items():
-        if not name.startswith("forest"):
+        if not name.startswith(("forest", "boosted")):
             assert torch.equal(value, streamed.state_dict()[name]), name
     assert kept.forest is not None
     assert streamed.forest is not None
@@ -71,12 +72,12 @@ def test_every_point_is_seen_by_some_trees():
 
     def read(part: np.ndarray) -> np.ndarray:
         asked.append(part)
-        return np.nan_to_num(x[part])
+        return x[part]
 
-    forest = Forest.grow(read, y[:, 0].astype(int), trees=40, classes=2, seed=0, most=80)
+    forest = Trees.grow(read, y[:, 0].astype(int), trees=40, classes=2, seed=0, most=80)
     assert sorted(np.concatenate(asked).tolist()) == list(range(300))
     assert max(len(part) for part in asked) <= 80
-    p, yes = forest.predict(np.nan_to_num(x))[:, 1], y[:, 0] == 1
+    p, yes = forest.predict(x)[:, 1], y[:, 0] == 1
     assert (p[yes][:, None] > p[~yes]).mean() > 0.8
 
 

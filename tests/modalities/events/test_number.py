@@ -18,7 +18,6 @@ from unmask.errors import UserError
 from unmask.modalities.events.audit.audit_points import outcomes
 from unmask.modalities.events.outcome.candidates import number_models
 from unmask.modalities.events.outcome.number import rules
-from unmask.modalities.events.outcome.outcome import Forest
 from unmask.modalities.events.outcome.scoring import r2, spearman
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, from_dict, target_of
 from unmask.modalities.events.recipes import OutcomeSettings
@@ -147,19 +146,6 @@ def test_the_expected_number_is_learnt_whatever_the_deviation():
     assert logits.grad is not None
     assert logits.grad[0, :, 0].tolist() == [-2.0, 0.0]  # that of half the squared error
     assert logits.grad[0, 0, 1] < 0 < logits.grad[0, 1, 1]
-
-
-def test_trees_of_numbers_predict_as_scikit_learn_does():
-    from sklearn.ensemble import ExtraTreesRegressor
-
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 6)).astype(np.float32)
-    y = (x[:, 0] * 3 - x[:, 1]).astype(np.float32)
-    forest = Forest.grow(x, y, trees=15, classes=None, seed=4)
-    model = ExtraTreesRegressor(15, min_samples_leaf=3, max_features=0.1, random_state=4).fit(x, y)
-    new = rng.normal(size=(50, 6)).astype(np.float32)
-    np.testing.assert_allclose(forest.predict(new)[:, 0], model.predict(new), atol=1e-5)
-    assert Forest(**forest.sizes).load_state_dict(forest.state_dict())
 
 
 def test_the_last_value_is_carried_forward_in_its_own_unit():

@@ -24,12 +24,22 @@ from unmask.modalities.events.uses.pretrain import pretrain
 from unmask.training.settings import apply_overrides
 
 SMALL = {"slots": 64, "batch_slots": 512, "width": 32, "steps": 3, "precision": "fp32", "epochs": None}
-QUICK = {"members": 2, "hidden": 4, "trees": 2, "epochs": 20, "patience": 1, "baselines": False, "curve": False}
+QUICK = {
+    "members": 2,
+    "hidden": 4,
+    "trees": 2,
+    "boosting": 2,
+    "epochs": 20,
+    "patience": 1,
+    "baselines": False,
+    "curve": False,
+}
 OTHER = {
     "problem": "single",
     "level": 0.8,
     "members": 3,
     "trees": 4,
+    "boosting": 4,
     "hidden": 8,
     "dropout": 0.6,
     "weight_decay": 0.9,
@@ -67,8 +77,8 @@ TUNED = {"encoder": "tuned", "members": 1, "trees": 0, "tune.patience": 3, "tune
 KINDS = {
     "yes or no": {"problem", "level", "codes", "visit_gap", "checkpoint_seconds"},
     "numbers": {"codes", "visit_gap", "checkpoint_seconds", "worth"},
-    "times": {"problem", "level", "trees", "codes", "visit_gap", "checkpoint_seconds", "worth"},
-    "next visit": {"problem", "level", "trees", "checkpoint_seconds", "worth", "examples"},
+    "times": {"problem", "level", "trees", "boosting", "codes", "visit_gap", "checkpoint_seconds", "worth"},
+    "next visit": {"problem", "level", "trees", "boosting", "checkpoint_seconds", "worth", "examples"},
 }
 """What nothing reads, of each task."""
 TAKEN: list[float] = []
@@ -123,7 +133,7 @@ def found(home: Path, place: Path, kind: str, given: dict, *, data=None, checkpo
     if kind == "numbers":
         usual |= {"problem": "regression"}
     if kind in ("times", "next visit"):
-        usual |= {"trees": 0}
+        usual |= {"trees": 0, "boosting": 0}
     more = {"settings": apply_overrides(OutcomeSettings(), usual | given), "checkpoints": checkpoints}
     data = home / "meds" if data is None else data
     TAKEN.clear()

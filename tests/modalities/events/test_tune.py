@@ -140,7 +140,7 @@ def test_folders_hold_both_encoders(home: Path, tmp_path: Path, capsys: pytest.C
 def test_next_visits_may_tune_too(home: Path, tmp_path: Path):
     settings = replace(TUNED, codes="DIABETES,HYPERTENSION", tune=TuneSettings(epochs=2, least_steps=1))
     run = finetune_next_visit(home / "model", home / "meds", tmp_path / "m", settings=settings)
-    assert {"ours", "tuned encoder alone"} == set(run.figures["results"])
+    assert set(run.figures["results"]) == {"ours", "networks alone", "tuned encoder alone"}
     frame, _ = unmask.load(tmp_path / "m").predicted(home / "meds", home / "task")
     p = np.array(frame["predicted_probabilities"].to_list())
     assert ((p > 0) & (p < 1)).all()

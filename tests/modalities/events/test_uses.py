@@ -21,8 +21,9 @@ from unmask.cli import main
 from unmask.cli.events.tasks import _visit_lines
 from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
+from unmask.modalities.events.outcome.calibrating import on_line
 from unmask.modalities.events.outcome.scoring import scored
-from unmask.modalities.events.outcome.targets import Binary, TimeToEvent
+from unmask.modalities.events.outcome.targets import Binary, TimeToEvent, from_dict
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.encounters import own_events, visits_of
 from unmask.modalities.events.records.histories import Histories
@@ -57,6 +58,9 @@ def test_classes(home: Path, tmp_path: Path):
     assert run.figures["results"]["ours"]["log_loss"] < run.figures["results"]["prevalence"]["log_loss"]
     assert set(run.figures["results"]) == {
         "ours",
+        "networks alone",
+        "trees alone",
+        "boosting alone",
         "prevalence",
         "age and number of events",
         "last values",
@@ -67,6 +71,24 @@ def test_classes(home: Path, tmp_path: Path):
     p = frame.select(pl.col("^predicted_probability_.*$")).to_numpy()
     assert frame.columns[2:4] == ["categorical_value", "predicted_categorical_value"]
     np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+
+
+def test_one_part_alone_is_saved_and_its_probabilities_are_on_the_line(home: Path, tmp_path: Path):
+    settings = dataclasses.replace(QUICK, members=0, trees=0, boosting=30)
+    run = finetune_outcome(home / "model", home / "meds", home / "task", tmp_path / "m", settings=settings)
+    assert not any(name.endswith("alone") for name in run.figures["results"])
+    model, events = unmask.load(tmp_path / "m"), read_meds(home / "meds")
+    head, target = model.folder.head, from_dict(model.folder.fine_tuning["target"])
+    points = read_labels(home / "task", events)
+    x = model.features(model.histories(events), points, states=True, summaries=True)
+    voices = head.voices(x, target)
+    assert list(voices) == ["boosting"]
+    assert target.points >= 100
+    expected = on_line(voices["boosting"][:, 0], target.intercept, target.slope)
+    np.testing.assert_allclose(model.probabilities(events, points)[2][:, 0], expected)
+    assert np.abs(expected - voices["boosting"][:, 0]).max() > 1e-3
+    with pytest.raises(UserError, match="members=0, trees=0 and boosting=0"):
+        dataclasses.replace(settings, boosting=0)
 
 
 def test_time_to_event(home: Path, tmp_path: Path):
@@ -382,21 +404,6 @@ def test_kinds_of_labels_that_do_not_fit_are_named(tmp_path: Path):
         pl.DataFrame(base | more).write_parquet(folder / "0.parquet")
         with pytest.raises(UserError, match=says):
             read_labels(folder, events)
-
-
-def test_a_forest_says_what_scikit_learn_says():
-    from sklearn.ensemble import ExtraTreesClassifier
-
-    from unmask.modalities.events.outcome.outcome import LEAF, SHARE, Forest
-
-    rng = np.random.default_rng(0)
-    x, new = rng.normal(size=(2, 200, 12)).astype(np.float32)
-    y = (x[:, 0] ** 2 + x[:, 1] > 0.5) * 2
-    forest = Forest.grow(x, y, trees=20, classes=3, seed=4)
-    theirs = ExtraTreesClassifier(20, min_samples_leaf=LEAF, max_features=SHARE, random_state=4).fit(x, y)
-    p = forest.predict(new)
-    np.testing.assert_allclose(p[:, [0, 2]], theirs.predict_proba(new), atol=1e-6)
-    assert (p[:, 1] == 0).all()  # a class never seen
 
 
 def test_figures_know_each_kind():

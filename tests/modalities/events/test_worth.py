@@ -17,7 +17,7 @@ from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.uses.work import OutcomeWork, worth
 
 QUICK = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32"]
-FEW = {"members": 2, "epochs": 8, "trees": 20, "hidden": 8, "worth": True}
+FEW = {"members": 2, "epochs": 8, "trees": 20, "boosting": 20, "hidden": 8, "worth": True}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_the_report_says_it_and_the_model_predicts_without_what_was_left_out(
     words = ["finetune", "outcome", asking, home / "meds", "--labels", home / "task", "--out", tmp_path / "o", "--json"]
     main_ok([str(w) for w in (*words, *changes)])
     found = json.loads(capsys.readouterr().out)
-    assert set(found["worth"]["parts"]) == {"states", "answers", "summaries", "trees"}
+    assert set(found["worth"]["parts"]) == {"states", "answers", "summaries", "members", "trees", "boosting"}
     model = unmask.load(tmp_path / "o")
     for part in found["worth"]["left_out"]:
         assert not model.folder.outcome[part]

@@ -262,8 +262,10 @@ class OutcomeSettings:
     Attributes:
         problem: of labels that are whole numbers, whether they are classes ('single') or amounts ('regression').
         level: of amounts, the share of the points whose interval should hold the number.
-        members: small networks averaged; each stops early on a different share of the training patients.
+        members: small networks averaged; each stops early on a different share of the training patients. 0 for none, of
+            a yes or no and of classes.
         trees: randomised trees averaged with the networks, for binary labels, classes and numbers only; 0 for none.
+        boosting: rounds of gradient boosting averaged with both, for the same labels; 0 for none.
         hidden: width of a member's hidden layer.
         dropout, weight_decay, learning_rate, epochs, patience: of a member's training.
         holdout: share of labelled patients that no member and no baseline sees: the report is about them. Where
@@ -275,8 +277,8 @@ class OutcomeSettings:
         summaries: use each code's last, min, max, mean and count.
         answers: use the model's answers to a panel of questions about what is to come; it must have been pretrained
             with questions (--recipe ask).
-        worth: measure on the training patients alone, in five folds, how much states, answers, summaries and trees each
-            improve predictions, and leave out those that do not; some thirty more fits.
+        worth: measure on the training patients alone, in five folds, how much states, answers, summaries, networks,
+            trees and boosting each improve predictions, and leave out those that do not; some twenty more fits.
         baselines: also fit prevalence, last values, logistic regression and gradient boosting; for next visits
             frequency, what was seen before and co-occurrence.
         codes: next-visit: the prefixes of the codes to predict, separated by commas.
@@ -293,6 +295,7 @@ class OutcomeSettings:
     level: float = 0.9
     members: int = 5
     trees: int = 300
+    boosting: int = 300
     hidden: int = 64
     dropout: float = 0.3
     weight_decay: float = 0.3
@@ -319,8 +322,8 @@ class OutcomeSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        require_counts(self, "members", "hidden", "epochs", "patience")
-        require(self, lambda v: v >= 0, "a whole number, 0 or more", "trees")
+        require_counts(self, "hidden", "epochs", "patience")
+        require(self, lambda v: v >= 0, "a whole number, 0 or more", "members", "trees", "boosting")
         require_shares(self, "dropout", "holdout")
         require(self, lambda v: 0 <= v <= 1, "a share between 0 and 1", "most_unknown")
         require(self, lambda v: 0 <= v < math.inf, "hours, 0 or more", "visit_gap")
@@ -329,6 +332,8 @@ class OutcomeSettings:
         _require_rates(self)
         if not (self.states or self.summaries or self.answers):
             raise UserError("states=false, summaries=false and answers=false", hint="The head needs one of them.")
+        if not (self.members or self.trees or self.boosting):
+            raise UserError("members=0, trees=0 and boosting=0", hint="The head needs one of them.")
 
 
 def check_outcome_read(settings: OutcomeSettings, kind: str, *, own_splits: bool, checkpoints: bool) -> None:
@@ -337,8 +342,14 @@ def check_outcome_read(settings: OutcomeSettings, kind: str, *, own_splits: bool
     amounts, visits = kind == "number", kind == "multi_label"
     if not amounts:
         refuse_unread(settings, ["level"], "of labels that are no amounts")
-    if settings.trees and kind not in ("binary", "classes", "number"):
-        refuse_unread(settings, ["trees"], "of next visits" if visits else "of times to an event")
+    if kind not in ("binary", "classes", "number"):
+        unread = [name for name in ("trees", "boosting") if getattr(settings, name)]
+        refuse_unread(settings, unread, "of next visits" if visits else "of times to an event")
+    if not settings.members and kind not in ("binary", "classes"):
+        raise UserError(
+            f"members=0 {'of amounts' if amounts else 'of next visits' if visits else 'of times to an event'}",
+            hint=f"Networks alone say all that is predicted of them: {setting('members', 5)}.",
+        )
     if visits:
         refuse_unread(settings, ["problem", "worth", "examples"], "in finetune next-visit")
     else:

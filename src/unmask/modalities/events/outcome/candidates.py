@@ -17,6 +17,7 @@ import torch
 from unmask.modalities.events.outcome.features import Features, blocks
 from unmask.modalities.events.outcome.number import MOST_POINTS, LastValue, codes_of, last_values_in_units, rules
 from unmask.modalities.events.outcome.targets import NumberTarget, Sorted, Target
+from unmask.modalities.events.outcome.trees import BOOSTING
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
 
@@ -30,14 +31,6 @@ ALPHAS = (1.0, 10.0, 100.0)
 """Penalties of ridge regression that are tried."""
 TRIED = 2000
 """Training points that ridge regression's inputs and penalty are chosen by."""
-BOOSTING: dict[str, Any] = {
-    "learning_rate": 0.05,
-    "max_iter": 200,
-    "max_leaf_nodes": 15,
-    "min_samples_leaf": 20,
-    "l2_regularization": 1.0,
-}
-"""Of scikit-learn's histogram gradient boosting."""
 Model = tuple[str, Any, np.ndarray]
 """Name, scikit-learn estimator, and which columns it reads."""
 

@@ -1,7 +1,8 @@
-"""The outcome head: small networks and randomised trees over pooled encoder states and code summaries.
+"""The outcome head: small networks, randomised trees and boosted trees over pooled encoder states and code summaries.
 
 Every network has a linear path and one hidden layer, all trained side by side in one batched product; each stops on
-patients of its own, so that all labelled patients serve both ends. Networks and trees are averaged on the log scale.
+patients of its own, so that all labelled patients serve both ends. The three are averaged on the log scale: their
+errors differ, and the mean is better than each of them, most of all on patients from elsewhere.
 Features are read some points at a time, so that memory does not grow with the number of labels.
 """
 
@@ -18,104 +19,11 @@ from torch import Tensor, nn
 
 from unmask.modalities.events.outcome.features import Features, blocks
 from unmask.modalities.events.outcome.targets import NumberTarget, Sorted, Target, TimeToEvent
+from unmask.modalities.events.outcome.trees import Trees
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.optimiser import AdamW
-
-LEAF, SHARE = 3, 0.1
-"""Rows in a leaf, and share of the features looked at in each node."""
-
-
-class Forest(nn.Module):
-    """Trees over (points, features) -> (points, classes), or (points, 1) expected numbers. A leaf holds the shares of
-    the classes, or the mean of numbers."""
-
-    feature: Tensor
-    threshold: Tensor
-    child: Tensor
-    root: Tensor
-    share: Tensor
-
-    def __init__(self, *, nodes: int, trees: int, classes: int) -> None:
-        super().__init__()
-        self.sizes = {"nodes": nodes, "trees": trees, "classes": classes}
-        self.register_buffer("feature", torch.zeros(nodes, dtype=torch.int32))
-        self.register_buffer("threshold", torch.zeros(nodes))
-        self.register_buffer("child", torch.zeros(nodes, 2, dtype=torch.int32))
-        self.register_buffer("root", torch.zeros(trees, dtype=torch.int32))
-        self.register_buffer("share", torch.zeros(nodes, classes))
-
-    @classmethod
-    def grow(
-        cls,
-        x: np.ndarray | Callable[[np.ndarray], np.ndarray],
-        y: np.ndarray,
-        *,
-        trees: int,
-        classes: int | None,
-        seed: int,
-        most: int | None = None,
-    ) -> Forest:
-        """Fit on (points, features) without gaps (or a function that gives those of some points) and class numbers
-        (points,); with `classes` None on numbers. Of more than `most` points each tree is grown on a part: they are
-        dealt at random to groups of trees (pasting, Breiman 1999), so that every point is seen, by a share of the
-        trees."""
-        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
-
-        kind = ExtraTreesRegressor if classes is None else ExtraTreesClassifier
-        groups = 1 if most is None else min(trees, -(-len(y) // most))
-        order = np.arange(len(y)) if groups == 1 else np.random.default_rng([seed, 73]).permutation(len(y))
-        grown: list[tuple[Any, np.ndarray]] = []
-        for number in range(groups):
-            part = np.sort(order[number::groups][:most])
-            count = trees // groups + (number < trees % groups)
-            model = kind(count, min_samples_leaf=LEAF, max_features=SHARE, random_state=seed + number, n_jobs=1)
-            content = x(part) if callable(x) else x[part]
-            model.fit(content.astype(np.float32, copy=False), y[part])
-            known = np.zeros(1, np.int64) if classes is None else model.classes_.astype(np.int64)
-            grown += [(t.tree_, known) for t in model.estimators_]
-        sizes = np.array([tree.node_count for tree, _ in grown])
-        first = np.r_[0, np.cumsum(sizes)[:-1]]
-        out = cls(nodes=int(sizes.sum()), trees=trees, classes=1 if classes is None else classes)
-        for start, (tree, known) in zip(first.tolist(), grown, strict=True):
-            here = slice(start, start + tree.node_count)
-            inner = tree.children_left >= 0
-            out.feature[here] = torch.from_numpy(np.where(inner, tree.feature, 0).astype(np.int32))
-            out.threshold[here] = torch.from_numpy(_below(np.where(inner, tree.threshold, np.inf)))
-            # A leaf is its own child: walking on stays there.
-            own = np.arange(tree.node_count)
-            both = np.stack([np.where(inner, c, own) for c in (tree.children_left, tree.children_right)], 1)
-            out.child[here] = torch.from_numpy((both + start).astype(np.int32))
-            value = tree.value[:, 0]
-            shares = value if classes is None else value / value.sum(1, keepdims=True)
-            out.share[here, torch.from_numpy(known)] = torch.from_numpy(shares).float()
-        out.root.copy_(torch.from_numpy(first.astype(np.int32)))
-        return out
-
-    @torch.no_grad()
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """(points, classes): the trees' mean."""
-        feature, threshold, child = self.feature.numpy(), self.threshold.numpy(), self.child.numpy()
-        x = np.asarray(x, np.float32)
-        total = np.zeros((len(x), self.share.shape[1]))
-        row = np.arange(len(x))
-        for root in self.root.tolist():
-            node = np.full(len(x), root, np.int64)
-            while True:
-                after = child[node, (x[row, feature[node]] > threshold[node]).astype(np.int64)]
-                if (after == node).all():
-                    break
-                node = after.astype(np.int64)
-            total += self.share.numpy()[node]
-        return total / len(self.root)
-
-
-def _below(threshold: np.ndarray) -> np.ndarray:
-    """The largest float32 not above each float64: for a float32 x, `x <= threshold` stays what it was."""
-    near = threshold.astype(np.float32)
-    return np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near)
-
 
 INPUTS = 512e6
 """Bytes of standardised inputs that are kept while a head is trained."""
@@ -124,7 +32,8 @@ LOSS_ROWS = 8192
 
 
 class OutcomeHead(nn.Module):
-    """Features -> outputs of a target: standardise (missing is 0 and flagged), then `members` networks and a forest.
+    """Features -> outputs of a target: standardise (missing is 0 and flagged), then `members` networks; beside
+    them trees (`forest`) and boosted trees (`boosted`), which read the features as they are.
 
     A square stands beside each feature: for most measurements both ends of the scale are bad. `flags` of the features
     can be missing: each of these has a flag beside it. `hidden` is the width of a member's hidden layer.
@@ -138,12 +47,14 @@ class OutcomeHead(nn.Module):
         members: int,
         hidden: int,
         outputs: int = 1,
-        forest: dict[str, int] | None = None,
+        forest: dict[str, Any] | None = None,
+        boosted: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.sizes = {"features": features, "flags": flags, "members": members, "hidden": hidden, "outputs": outputs}
         inputs = 2 * features + flags
-        self.forest = None if forest is None else Forest(**forest)
+        self.forest = None if forest is None else Trees(**forest)
+        self.boosted = None if boosted is None else Trees(**boosted)
         for name, length in (("centre", features), ("spread", features)):
             self.register_buffer(name, torch.ones(length))
         self.register_buffer("flagged", torch.zeros(flags, dtype=torch.int64))
@@ -158,7 +69,8 @@ class OutcomeHead(nn.Module):
     flagged: Tensor
 
     def shape(self) -> dict[str, Any]:
-        return {**self.sizes, "forest": None if self.forest is None else self.forest.sizes}
+        trees = {"forest": self.forest, "boosted": self.boosted}
+        return self.sizes | {name: None if part is None else part.sizes for name, part in trees.items()}
 
     def inputs(self, x: np.ndarray) -> Float[Tensor, "points inputs"]:
         raw = torch.from_numpy(np.asarray(x, np.float32))
@@ -174,20 +86,23 @@ class OutcomeHead(nn.Module):
         return z @ self.linear + hidden @ self.second + self.bias
 
     @torch.no_grad()
-    def predict(self, x: np.ndarray | Features, target: Target, others: Sequence[np.ndarray] = ()) -> np.ndarray:
-        """(points, outputs) probabilities: of the networks, the forest and `others`, each counting alike."""
+    def voices(self, x: np.ndarray | Features, target: Target) -> dict[str, np.ndarray]:
+        """(points, outputs) probabilities by each part of the head: networks, trees, boosting. Of a yes or no that of
+        yes; of numbers trees say what is expected, (points, 1), and nothing more."""
         self.eval()
-        if not len(x):
-            return np.zeros((0, target.outputs))
-        return np.concatenate([self._predict(x[h], target, [voice[h] for voice in others]) for h in blocks(len(x))])
+        found: dict[str, list[np.ndarray]] = {}
+        for part in [x[here] for here in blocks(len(x))] or [x[:0]]:
+            if self.sizes["members"]:
+                p = target.probabilities(self.logits(self.inputs(part))).double().numpy()
+                found.setdefault("networks", []).append(p)
+            for name, trees in (("trees", self.forest), ("boosting", self.boosted)):
+                if trees is not None:
+                    found.setdefault(name, []).append(trees.predict(part)[:, -target.outputs :])
+        return {name: np.concatenate(parts) for name, parts in found.items()}
 
-    def _predict(self, x: np.ndarray, target: Target, others: Sequence[np.ndarray]) -> np.ndarray:
-        z = self.inputs(x)
-        voices = [target.probabilities(self.logits(z)).double().numpy()]
-        if self.forest is not None:
-            # Of a yes or no the probability of yes alone; of numbers trees say what is expected, and nothing more.
-            voices.append(self.forest.predict(z.numpy())[:, -target.outputs :])
-        return target.blend([*voices, *others])
+    def predict(self, x: np.ndarray | Features, target: Target, others: Sequence[np.ndarray] = ()) -> np.ndarray:
+        """(points, outputs) probabilities: of the head's parts and `others`, each counting alike."""
+        return target.blend([*self.voices(x, target).values(), *others])
 
 
 def scale_of(x: np.ndarray | Features) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -223,8 +138,9 @@ def fit_head(
     are what a member stops on.
 
     Of more than `most` bytes of standardised inputs those of a step's points are made for that step, with the same
-    result, and trees are grown on as many points as fit, see `Forest.grow`. Checkpoints are of the members; trees are
-    grown anew by a resumed run. A signal that ends the training raises `StoppedBySignal`.
+    result, trees are grown on as many points as fit (`Trees.grow`), and boosted on a random part of the points.
+    Checkpoints are of the members; trees are grown anew by a resumed run. A signal that ends the training raises
+    `StoppedBySignal`.
     """
     generator = np.random.default_rng(settings.seed)
     torch.manual_seed(settings.seed)
@@ -243,29 +159,33 @@ def fit_head(
     def inputs(part: Tensor) -> Tensor:
         return head.inputs(x[part.numpy()]) if all_inputs is None else all_inputs[part]
 
-    fold = folds(target.strata(y), groups, generator)
-    stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
-    work = HeadFinetuning(head, inputs, wanted, stop, target, settings.dropout, generator)
-    optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    schedule = constant_rate(
-        steps=settings.epochs * work.per_epoch, validate_every=work.per_epoch, patience=settings.patience
-    )
-    finetune(work, optimiser, schedule, checkpointer=checkpointer, members=k)
+    if k:
+        fold = folds(target.strata(y), groups, generator)
+        stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
+        work = HeadFinetuning(head, inputs, wanted, stop, target, settings.dropout, generator)
+        optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        schedule = constant_rate(
+            steps=settings.epochs * work.per_epoch, validate_every=work.per_epoch, patience=settings.patience
+        )
+        finetune(work, optimiser, schedule, checkpointer=checkpointer, members=k)
     if isinstance(target, TimeToEvent):
         # Stopped after a few epochs, rare hazards are too high on the whole: intercepts are slower than the rest.
         with torch.no_grad():
             parts = torch.arange(len(y)).split(LOSS_ROWS)
             head.bias.add_(target.intercepts(torch.cat([head.logits(inputs(part)) for part in parts], 1), wanted))
-    if settings.trees and isinstance(target, Sorted | NumberTarget):
+    if isinstance(target, Sorted | NumberTarget):
         labels, classes = (y[:, 0], None) if isinstance(target, NumberTarget) else (target.strata(y), target.classes)
-        head.forest = Forest.grow(
-            lambda part: inputs(torch.from_numpy(part)).numpy(),
-            labels,
-            trees=settings.trees,
-            classes=classes,
-            seed=settings.seed,
-            most=None if all_inputs is not None else int(most / 4 / width) + 1,
-        )
+        few = None if all_inputs is not None else int(most / 4 / width) + 1
+        given: dict[str, Any] = {"classes": classes, "seed": settings.seed}
+        if settings.trees:
+            head.forest = Trees.grow(x.__getitem__, labels, trees=settings.trees, most=few, **given)
+        if settings.boosting:
+            part = (
+                np.arange(len(y))
+                if few is None
+                else np.sort(np.random.default_rng([settings.seed, 107]).permutation(len(y))[:few])
+            )
+            head.boosted = Trees.boost(x[part], labels[part], rounds=settings.boosting, **given)
     return head.eval()
 
 

@@ -22,16 +22,16 @@ from unmask.evaluation.resampling import (
     fewest_groups,
     percentile_interval,
 )
-from unmask.evaluation.survival import censored_brier, concordance, kaplan_meier, step_values
+from unmask.evaluation.survival import censored_brier, concordance, kaplan_meier, rounded_up, step_values
+from unmask.modalities.events.outcome.calibrating import log_odds
 from unmask.modalities.events.outcome.targets import (
     Binary,
     Classes,
     NumberTarget,
     Target,
     TimeToEvent,
-    class_names,
-    rounded_up,
 )
+from unmask.modalities.events.records.labels import class_names
 from unmask.modalities.events.records.meds import Labels
 
 FIGURES: dict[str, str] = {
@@ -233,7 +233,7 @@ def calibration_line(y: np.ndarray, p: np.ndarray, times: np.ndarray | None = No
     on the log-odds of the prediction (Cox 1958), of points that stand `times` each (draws, points; default once). NaN
     where predictions or outcomes are all alike."""
     times = np.ones((1, len(y))) if times is None else times
-    x, one = np.log(np.clip(p, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(p, 1e-6, 1 - 1e-6)), np.ones(len(y))
+    x, one = log_odds(p), np.ones(len(y))
     ends = [[np.where(times > 0, sign * v, -np.inf).max(-1) for sign in (1, -1)] for v in (x, y)]
     vary = (sum(ends[0]) >= 1e-9) & (sum(ends[1]) > 0)
     out = np.full((2, len(times)), np.nan)

@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.errors import UserError, setting
-from unmask.evaluation.survival import kaplan_meier, step_values
+from unmask.evaluation.survival import kaplan_meier, rounded_up, step_values
 from unmask.given import natural
+from unmask.modalities.events.outcome.calibrating import geometric_mean, logistic_line, on_line
 from unmask.modalities.events.outcome.number import LastValue
 from unmask.modalities.events.recipes import Problem
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.labels import may_be_classes
+from unmask.modalities.events.records.labels import class_names, may_be_classes
 from unmask.modalities.events.records.meds import Labels
 
 INTERVALS = 12
@@ -68,6 +69,10 @@ class Target(ABC):
         """(points, outputs) from those of networks, trees and others, each counting alike."""
         return np.mean(voices, 0)
 
+    def finished(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:
+        """Predictions of all voices together as the model gives them; by default as they are."""
+        return p
+
     @abstractmethod
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         """What `predict` writes: the label, and what is predicted."""
@@ -79,8 +84,17 @@ class Target(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Binary(Target):
-    """boolean_value: the probability that it is true."""
+    """boolean_value: the probability that it is true.
 
+    Attributes:
+        intercept, slope: of the line through the log-odds of the voices' mean that gives the probability (logistic
+            recalibration, Cox 1958): the mean of voices that differ is too near to the middle.
+        points: that the line comes from, of patients that the voices were not fitted on; 0 without one.
+    """
+
+    intercept: float = 0.0
+    slope: float = 1.0
+    points: int = 0
     kind, outputs, classes = "binary", 1, 2
 
     def encode(self, labels: Labels) -> np.ndarray:
@@ -99,7 +113,16 @@ class Binary(Target):
 
     def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
         """The mean of their log-odds."""
-        return _geometric([np.concatenate([1 - p, p], 1) for p in voices])[:, 1:]
+        return geometric_mean([np.concatenate([1 - p, p], 1) for p in voices])[:, 1:]
+
+    def calibrated(self, p: np.ndarray, y: np.ndarray) -> Binary:
+        """With the line that goes with predictions (points, 1) of labels (points, 1) that were not fitted on."""
+        intercept, slope = logistic_line(p[:, 0], y[:, 0])
+        return Binary(intercept=intercept, slope=slope, points=len(p))
+
+    def finished(self, p: np.ndarray, histories: Histories | None = None, points: Labels | None = None) -> np.ndarray:
+        """On the line."""
+        return on_line(p, self.intercept, self.slope) if self.points else p
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         return {"boolean_value": _seen(labels), "predicted_boolean_probability": p[:, 0]}
@@ -147,7 +170,7 @@ class Classes(NamedOutputs):
         return logits.softmax(-1).mean(0)
 
     def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
-        return _geometric(voices)
+        return geometric_mean(voices)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         names = labels.nulled(
@@ -243,9 +266,8 @@ class NumberTarget(Target):
         location = (1 - w) * p[:, 0] + w * (predicted - self.centre) / self.spread
         return np.concatenate([location[:, None], p[:, 1:]], 1)
 
-    def with_rule(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:
-        """Predictions (points, 2) of networks and trees as the model gives them: with the share of the last value, if
-        any."""
+    def finished(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:
+        """With the share of the last value, if any."""
         if self.rule is None or not self.rule.weight:
             return p
         return self.mixed(p, self.rule.of(histories, points))
@@ -430,29 +452,8 @@ def _seen(labels: Labels) -> pl.Series:
     return pl.Series(value, dtype=pl.Boolean)
 
 
-def rounded_up(x: float) -> float:
-    """To six digits, and not below `x`."""
-    near = float(f"{x:.6g}")
-    return near if near >= x else float(f"{x + abs(x) * 1e-5:.6g}")
-
-
-def _geometric(voices: Sequence[np.ndarray]) -> np.ndarray:
-    """The normalised geometric mean of distributions, (points, classes) each; one alone stays as it is."""
-    if len(voices) == 1:
-        return voices[0]
-    mean = np.exp(np.mean([np.log(np.clip(p, 1e-3, 1)) for p in voices], 0))
-    return mean / mean.sum(1, keepdims=True)
-
-
 Sorted = Binary | Classes
 """Targets that are one of few classes, which trees predict as well."""
-
-
-def class_names(labels: Labels) -> list[str] | None:
-    """Each point's class: its name, or its number as one; None where labels are of another kind."""
-    if labels.names is not None or labels.number is None:
-        return labels.names
-    return [f"{n:g}" if n != np.round(n) else str(int(n)) for n in labels.number.tolist()]
 
 
 def target_of(labels: Labels, problem: Problem = "auto") -> Target:

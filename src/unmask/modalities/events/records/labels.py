@@ -19,6 +19,13 @@ FEW = 20
 """Distinct whole numbers up to which they may as well name classes."""
 
 
+def class_names(labels: Labels) -> list[str] | None:
+    """Each point's class: its name, or its number as one; None where labels are of another kind."""
+    if labels.names is not None or labels.number is None:
+        return labels.names
+    return [f"{n:g}" if n != np.round(n) else str(int(n)) for n in labels.number.tolist()]
+
+
 def may_be_classes(number: np.ndarray) -> bool:
     """Whether labels that are numbers may be classes as well as amounts: whole ones with few distinct values."""
     distinct = np.unique(number)

@@ -28,11 +28,11 @@ from unmask.modalities.events.outcome.candidates import FEWEST as FEWEST
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.outcome.scoring import scored, unseen_classes
-from unmask.modalities.events.outcome.targets import Classes, MultiLabel, NumberTarget, Target, class_names, target_of
+from unmask.modalities.events.outcome.targets import Classes, MultiLabel, NumberTarget, Target, target_of
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.labels import named, read_labels
+from unmask.modalities.events.records.labels import class_names, named, read_labels
 from unmask.modalities.events.records.meds import BY_SPLITS, Events, Labels, as_events
 from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.uses import outcome_report

@@ -30,7 +30,7 @@ from unmask.modalities.events.uses.card import remembered
 from unmask.training.checkpoint import read_weights
 from unmask.writing import brought_to_an_end, written_folder
 
-FORMAT = 3
+FORMAT = 4
 """Of the folder, and of the network that its settings describe."""
 ROTARY = Rotary(base=10_000.0)
 """What counts between events is how many time stamps lie between them."""

@@ -27,7 +27,6 @@ from unmask.modalities.events.outcome.targets import (
     NumberTarget,
     Target,
     TimeToEvent,
-    class_names,
     from_dict,
 )
 from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
@@ -37,7 +36,7 @@ from unmask.modalities.events.recipes import OutcomeSettings, moment_of, structu
 from unmask.modalities.events.records.aces import is_task, read_task
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories, odd_value_lines, unknown_line, unknown_of
-from unmask.modalities.events.records.labels import named, read_labels
+from unmask.modalities.events.records.labels import class_names, named, read_labels
 from unmask.modalities.events.records.meds import HELD_OUT, Events, Labels, as_events, worded
 from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.splits import Met, met
@@ -405,8 +404,7 @@ class EventModel(Usable):
         others = []
         if self.folder.tuned is not None:
             others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
-        p = head.predict(x, target, others)
-        return points, target, target.with_rule(p, histories, points) if isinstance(target, NumberTarget) else p
+        return points, target, target.finished(head.predict(x, target, others), histories, points)
 
     def fill(self, data: Any, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
         """Missing values with an interval (kind "value"), and the likeliest next events ("next").

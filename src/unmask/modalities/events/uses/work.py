@@ -26,7 +26,8 @@ from unmask.training.finetune_checkpoints import Stages
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
 CALIBRATING = 1000
-"""Points that the intervals of numbers come from: so many folds are set apart, one after the other, as give them."""
+"""Points that the intervals of numbers, and the line of probabilities, come from: so many folds are set apart, one
+after the other, as give them."""
 
 
 class FittedOutcome(NamedTuple):
@@ -87,16 +88,17 @@ class OutcomeWork:
         self.settings, self.x = settings, self.whole.some(np.concatenate(used))
 
     def fit(self, train: np.ndarray, *, intervals: bool = True) -> FittedOutcome:
-        """Fit on some points; of numbers without `intervals` the expected ones alone."""
+        """Fit on some points; without `intervals` numbers are the expected ones alone, and probabilities stay as they
+        are."""
         target = self.target
-        if isinstance(target, NumberTarget) and intervals:
+        if isinstance(target, NumberTarget | Binary) and intervals:
             target = self._calibrated(target, train)
         return FittedOutcome(*self._fit(train), target)
 
-    def _calibrated(self, target: NumberTarget, train: np.ndarray) -> NumberTarget:
-        """The target with intervals that come from training patients set apart: a head is fitted on the others, and
-        asked about them; with the last value of a code, and the share of it, that comes nearest to their numbers. Many
-        labels need one such part, few all five in turn, so that `CALIBRATING` points are asked about."""
+    def _calibrated(self, target: NumberTarget | Binary, train: np.ndarray) -> NumberTarget | Binary:
+        """The target with the line, or the intervals, that come from training patients set apart: a head is fitted on
+        the others, and asked about them. Many labels need one such part, few all five in turn, so that `CALIBRATING`
+        points are asked about. Numbers also with the last value of a code, and the share of it, that comes nearest."""
         fold = folds(
             target.strata(self.y[train]), self.points.subject[train], np.random.default_rng([self.settings.seed, 83])
         )
@@ -107,12 +109,15 @@ class OutcomeWork:
             if len(fold_points) and len(rest):
                 left_out.append(fold_points)
                 ours.append(self.predict(FittedOutcome(*self._fit(rest), target), fold_points)["ours"])
-                # What the last value of a code says of them, carried forward (True) and as a line through it (False).
-                points = self.points.take(fold_points)
-                ruled.append({r.carried: r.of(self.histories, points) for r in self.candidates.last_values(rest)})
+                if isinstance(target, NumberTarget):
+                    # What the last value of a code says, carried forward (True) and as a line through it (False).
+                    points = self.points.take(fold_points)
+                    ruled.append({r.carried: r.of(self.histories, points) for r in self.candidates.last_values(rest)})
         if not left_out:
             return target
         test, p = np.concatenate(left_out), np.concatenate(ours)
+        if isinstance(target, Binary):
+            return target.calibrated(p, self.y[test])
         found = {r.carried: r for r in self.candidates.last_values(train) if all(r.carried in rules for rules in ruled)}
         if found:
             assert self.points.number is not None
@@ -131,16 +136,15 @@ class OutcomeWork:
         return head, None if self.tuner is None else self.tuner.fit(self.masked, train, y, stage("encoder"))
 
     def predict(self, fitted: FittedOutcome, test: np.ndarray) -> dict[str, np.ndarray]:
-        """(points, outputs) of all voices together, and of the tuned encoder alone where there is one."""
+        """(points, outputs) of all voices together, and of each alone where there are several."""
         head, tuned, target = fitted
-        alone = None if tuned is None or self.tuner is None else self.tuner.predict(tuned, test)
-        ours = head.predict(self.x.part(test), self.target, [] if alone is None else [alone])
-        if isinstance(target, NumberTarget):
-            ours = target.with_rule(ours, self.histories, self.points.take(test))
-        if alone is None:
-            return {"ours": ours}
+        voices = head.voices(self.x.part(test), self.target)
+        if tuned is not None and self.tuner is not None:
+            voices["tuned encoder"] = self.tuner.predict(tuned, test)
+        ours = target.finished(self.target.blend([*voices.values()]), self.histories, self.points.take(test))
         # Intervals belong to all voices together.
-        return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, NumberTarget) else alone}
+        each = {f"{n} alone": p[:, :1] if isinstance(target, NumberTarget) else p for n, p in voices.items()}
+        return {"ours": ours} | (each if len(each) > 1 else {})
 
     def _with_fewer(self, fitted: FittedOutcome, few: np.ndarray) -> FittedOutcome:
         """Fitted anew on some of the training points, without intervals; of numbers with the same share of a rule of
@@ -172,7 +176,9 @@ class OutcomeWork:
         return out
 
 
-OPTIONAL = ("states", "answers", "summaries", "trees")
+COUNTS = {"members": "networks", "trees": "trees", "boosting": "boosting"}
+"""Settings of the head's own parts, and what these are called."""
+OPTIONAL = ("states", "answers", "summaries", *COUNTS)
 FOLDS = 5
 DRAWS = 1000
 
@@ -186,18 +192,18 @@ class Worth(NamedTuple):
 
 def without(settings: OutcomeSettings, parts: list[str]) -> OutcomeSettings | None:
     """The settings without some parts; None where the head would have nothing to read."""
-    changes: dict[str, Any] = {part: 0 if part == "trees" else False for part in parts}
-    left = {part: changes.get(part, getattr(settings, part)) for part in ("states", "answers", "summaries")}
-    return dataclasses.replace(settings, **changes) if any(left.values()) else None
+    changes: dict[str, Any] = {part: 0 if part in COUNTS else False for part in parts}
+    left = [name for name in OPTIONAL if changes.get(name, getattr(settings, name))]
+    return dataclasses.replace(settings, **changes) if 0 < sum(name in COUNTS for name in left) < len(left) else None
 
 
 def worth(work: OutcomeWork, train: np.ndarray) -> Worth:
     """What each part of a head is worth, and which parts are kept; on points of training patients alone.
 
-    Parts are the encoder's pooled states, the answers to questions, the summaries, and the trees beside the networks.
-    In five folds of these patients the head is fitted with all parts and without each; a part is worth what the mean
-    log-likelihood of the patients left out loses without it. Parts that are worth nothing are left out together, if the
-    head without all of them is no worse than with them.
+    Parts are the encoder's pooled states, the answers to questions, the summaries, and the head's own: networks, trees,
+    boosting. In five folds of these patients the head is fitted with all and without each; a part is worth what the
+    mean log-likelihood of the patients left out loses without it. Parts that are worth nothing are left out together,
+    if the head without all of them is no worse than with them.
     """
     target, y, groups = work.target, work.y[train], work.points.subject[train]
     if not isinstance(target, Binary | Classes):
@@ -208,23 +214,29 @@ def worth(work: OutcomeWork, train: np.ndarray) -> Worth:
     original, settings = work.settings, dataclasses.replace(work.settings, encoder="frozen")
     fold = folds(target.strata(y), groups, np.random.default_rng([settings.seed, 89]))
 
-    def predicted(settings: OutcomeSettings) -> np.ndarray:
-        """(points, outputs) by heads that did not learn from their patients."""
-        out = np.zeros((len(train), target.outputs))
+    def voices(settings: OutcomeSettings) -> dict[str, np.ndarray]:
+        """(points, outputs) by each part of heads that did not learn from their patients."""
+        out: dict[str, np.ndarray] = {}
         work.use(settings)
         for k in range(FOLDS):
             rest, left_out = train[fold != k], train[fold == k]
             head = fit_head(work.x.part(rest), work.y[rest], work.points.subject[rest], settings, target)
-            out[fold == k] = head.predict(work.x.part(left_out), target)
+            for name, p in head.voices(work.x.part(left_out), target).items():
+                out.setdefault(name, np.zeros((len(train), target.outputs)))[fold == k] = p
         work.use(original)
         return out
 
-    whole = predicted(settings)
-    each = {
-        part: predicted(fewer)
-        for part in OPTIONAL
-        if getattr(settings, part) and (fewer := without(settings, [part])) is not None
-    }
+    def predicted(settings: OutcomeSettings) -> np.ndarray:
+        return target.blend([*voices(settings).values()])
+
+    every = voices(settings)
+    whole, each = target.blend([*every.values()]), {}
+    for part in OPTIONAL:
+        if not getattr(settings, part) or (fewer := without(settings, [part])) is None:
+            continue
+        # The head's parts do not know of each other: without one, the others say the same.
+        kept = [p for name, p in every.items() if name != COUNTS[part]] if part in COUNTS else None
+        each[part] = predicted(fewer) if kept is None else target.blend(kept)
     figures = {part: _gain(target, y, whole, found, groups) for part, found in each.items()}
     dropped = [part for part in each if figures[part]["log_likelihood"] <= 0]
     fewer = without(settings, dropped) if dropped else None
