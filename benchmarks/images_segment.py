@@ -308,7 +308,7 @@ def tables(rows: list[dict[str, Any]]) -> dict[str, tuple[tuple[str, ...], list[
 
 
 def write_sheet(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    from sheets import FOLDER, Sheet, Table, processor, written
+    from sheets import FOLDER, Sheet, Table, processor, processor_line, written
 
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     minutes = rows[0]["minutes"]
@@ -320,7 +320,7 @@ def write_sheet(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         command="python benchmarks/images_segment.py --work DIR --out results.jsonl",
         commit=commit,
         date=str(date.today()),
-        processor=processor(),
+        processor=processor_line(processor()),
         seeds=f"{len({r['split'] for r in rows})} splits",
         since=args.sheet,
         sources=tuple(SOURCES),

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sheets import FOLDER, Sheet, Table, written
+from sheets import FOLDER, Sheet, Table, processor_line, written
 
 SAME = 0.999
 """Smallest cosine to (or share of answers equal to) those of ours in fp32 with which a peer counts."""
@@ -112,8 +112,7 @@ def main() -> None:
         name=arguments.name,
         title=arguments.title,
         says=arguments.says,
-        processor=f"{about['model']} ({', '.join(about['features'])}), {about['cores']} cores, load before "
-        f"{about['load_before']:.1f}",
+        processor=processor_line(about),
         seeds=f"{rounds} rounds in turns; medians; of ratios the least and most of a round too",
         since=said["commit"] or head.stdout.strip(),
         sources=SOURCES,

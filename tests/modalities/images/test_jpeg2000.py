@@ -70,7 +70,7 @@ def test_marked_transparency_lies_on_white_at_any_depth(kind):
     bands[..., 3] = full
     bands[3:5, 4:9, 3] = 0
     header, found = read(jp2(bands, channels=ALPHA))
-    assert header.notes[0] == "transparency laid on white"
+    assert header.notes[0] == "an alpha channel: laid on white where it is transparent"
     expected = np.where(bands[..., 3:] == 0, full, bands[..., :3])
     np.testing.assert_array_equal(found.pixels, expected)
     _, found = read(jp2(bands, channels=ALPHA), alpha="missing")

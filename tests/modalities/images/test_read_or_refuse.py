@@ -508,7 +508,7 @@ def test_the_number_that_a_grey_png_calls_transparent_lies_on_white(tmp_path, bi
     headers, (found,) = read(tmp_path / "a.png")
     expected = np.where(stored == clear, full, stored.astype(int) * (full // (2**bits - 1)))
     np.testing.assert_array_equal(found.pixels[..., 0], expected)
-    assert "transparency laid on white" in headers[0].notes
+    assert "an alpha channel: laid on white where it is transparent" in headers[0].notes
 
 
 def test_a_jpeg_whose_second_frame_is_missing_is_its_first(tmp_path):

@@ -223,7 +223,7 @@ def test_a_targa_is_transparent_only_where_its_head_says_so(bits):
     assert header.notes == ()
     if bits == 32:
         (header,), (found,) = survey(head + b"\x28" + stored), pictures(head + b"\x28" + stored)
-        assert header.notes == ("transparency laid on white",)
+        assert header.notes == ("an alpha channel: laid on white where it is transparent",)
         assert (found.pixels == 255).all()
 
 

@@ -21,6 +21,7 @@ from unmask.modalities.images.segment.crops import CropChanges, CropSource, Scen
 from unmask.modalities.images.segment.figures import counted, scores, segment_figures, segment_lines
 from unmask.modalities.images.segment.masks import find_masks, read_masks
 from unmask.modalities.images.segment.network import SegmentNet
+from unmask.modalities.images.segment.pairs import read_pairs
 from unmask.modalities.images.segment.tiles import picture_probabilities, probability_bands, window_of
 from unmask.modalities.images.segment.training import segment_loss
 
@@ -350,3 +351,59 @@ def test_the_network_takes_other_sizes_channels_and_classes():
     for image, channels, classes in (((16, 16), 1, 2), ((12, 20), 4, 5), ((8, 8), 2, 3)):
         net = net_of(image, classes, channels)
         assert net(torch.randn(2, channels, *image)).shape == (2, classes, *image)
+
+
+def said_of(model, pictures: Path, masks: Path) -> list[str]:
+    return read_pairs(model, pictures, masks).notes
+
+
+def turned_by(folder: Path, array: np.ndarray, name: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[274] = orientation
+    Image.fromarray(array).save(folder / name, exif=exif)
+
+
+def test_masks_of_pictures_that_exif_turns_are_told(model, tmp_path):
+    """Sizes tell whether they were drawn on the turned pictures, but those of square ones."""
+    pictures, masks = discs(4, size=(48, 48))
+    folder, where = saved(tmp_path / "p", pictures), saved(tmp_path / "m", masks)
+    assert not any("EXIF" in line for line in said_of(model, folder, where))
+    turned_by(folder, pictures[1], "1.png", 6)
+    (told,) = [line for line in said_of(model, folder, where) if "their EXIF data" in line]
+    assert told.startswith("warning: 1 pictures are turned")
+    assert told.endswith("(1.png)")
+    (wide,), (mask,) = discs(1, size=(44, 52))
+    turned_by(folder, wide, "0.png", 6)
+    Image.fromarray(mask).save(where / "0.png")
+    with pytest.raises(UserError, match=r"0.png has 44 x 52 pixels, its mask 52 x 44, the size before .* EXIF"):
+        said_of(model, folder, where)
+    Image.fromarray(np.rot90(mask, 3)).save(where / "0.png")
+    assert not any("their EXIF data" in line for line in said_of(model, folder, where))
+
+
+def test_inverted_masks_and_transparent_pictures_are_told_by_finetune(model, tmp_path):
+    pictures, masks = discs(5)
+    folder = saved(tmp_path / "p", pictures)
+    assert not any("inverted" in line for line in said_of(model, folder, saved(tmp_path / "m", masks)))
+    masks[2] = 255 - masks[2]
+    (told,) = [line for line in said_of(model, folder, saved(tmp_path / "m", masks)) if "inverted" in line]
+    assert told.startswith("warning: 1 masks may be inverted: 255 is ")
+    assert "2.png (" in told
+    Image.fromarray(np.stack([pictures[0], masks[0]], -1), "LA").save(folder / "0.png")
+    assert "1 pictures: an alpha channel: laid on white where it is transparent" in said_of(
+        model, folder, tmp_path / "m"
+    )
+
+
+def test_names_that_differ_in_case_and_unknown_values_are_said_to(model, tmp_path):
+    pictures, masks = discs(2)
+    folder, where = saved(tmp_path / "p", pictures), saved(tmp_path / "m", masks)
+    for name in ("p", "m"):
+        (tmp_path / name / "1.png").rename(tmp_path / name / f"{name.upper()}a.png")
+    (where / "Ma.png").rename(where / "pA.png")
+    with pytest.raises(UserError, match=r"in upper and lower case alone pA.png differ"):
+        said_of(model, folder, where)
+    legend = read_pairs(model, pictures, masks).legend
+    with pytest.raises(UserError, match="values 7 are none") as error:
+        read_pairs(model, pictures, [np.where(m, 255, 7) for m in masks], legend=legend)
+    assert "ignore='7'" in str(error.value.hint)

@@ -141,3 +141,24 @@ def test_memory_does_not_grow_with_the_height_of_a_picture(tuned, tmp_path, monk
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_pictures_of_another_kind_are_named_before_a_mask_is_written(tuned, tmp_path):
+    (picture,), _ = discs(1)
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    Image.fromarray(picture.astype(np.uint16) * 257).save(tmp_path / "b.png")
+    Image.fromarray((picture > 99).astype(np.uint8)).save(tmp_path / "c.png")
+    with pytest.raises(UserError, match=r"b.png: pictures of uint16"):
+        tuned.predict(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "b.png").unlink()
+    assert len(tuned.predict(tmp_path, tmp_path / "out")) == 2  # together they span what the model's pictures do
+    with pytest.raises(UserError, match=r"c.png: pictures with values 0 to 1"):
+        tuned.predict(tmp_path / "c.png", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_pale_picture_is_no_picture_of_another_scale(tuned, tmp_path):
+    Image.fromarray(np.arange(174, 183, dtype=np.uint8).reshape(3, 3)).save(tmp_path / "a.png")
+    (row,) = tuned.predict(tmp_path, tmp_path / "out")
+    assert np.asarray(Image.open(row["file"])).shape == (3, 3)

@@ -54,6 +54,15 @@ def open_image(source: Source) -> Image.Image:
             Image.MAX_IMAGE_PIXELS = limit
 
 
+def turned(path: str) -> int:
+    """The orientation that the EXIF data of a file say; 1, upright, of files that say none or that others read."""
+    try:
+        with open_image(path) as image:
+            return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # whatever Pillow does not know
+        return 1
+
+
 def read(source: Source, choice: Choice) -> Opened:
     """A picture, or the frames of an animation: the first of them unless `planes` says otherwise."""
     with open_image(source) as image:

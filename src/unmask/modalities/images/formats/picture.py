@@ -231,7 +231,7 @@ def on_white(pixels: np.ndarray, share: np.ndarray, full: float, multiplied: boo
 
 
 ALPHA_NOTES: dict[Alpha, str] = {
-    "white": "transparency laid on white",
+    "white": "an alpha channel: laid on white where it is transparent",
     "band": "the band marked as transparency as a channel",
     "missing": "missing where the alpha band is 0",
 }

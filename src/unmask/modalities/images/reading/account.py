@@ -131,38 +131,50 @@ scaled otherwise. Dark photographs span more; labels, 8 bits among 12, 12 among 
 def check_fit(
     images: ImageSet, depth: str, trained: tuple[float, float] | None, typical: tuple[float, float] | None = None
 ) -> list[str]:
+    """`check_ends` of pictures."""
+    return check_ends(picture_ends(sample(images)), images.depth, depth, trained, typical)
+
+
+def check_ends(
+    ends: np.ndarray,
+    given: str,
+    depth: str,
+    trained: tuple[float, float] | None,
+    typical: tuple[float, float] | None = None,
+) -> list[str]:
     """Refuse pictures whose depth or scale is not that of the pictures a model was trained on.
 
     A scale does not fit where values reach beyond the trained range by more than its width, or where no picture spans
-    more than an eighth (of 8 bits a sixteenth) of what a typical one of the training spans; blank pictures fit. Floats
-    from 0 to 1 and whole numbers go together, other floats (Hounsfield units, say) and whole numbers do not. `depth`,
-    `trained`, `typical`: of the pictures of the training; least and greatest pixel of all (None where not known: of 8
+    more than an eighth (of 8 bits a sixteenth) of what a typical one of the training spans, of whole numbers from its
+    low end on; blank pictures fit. Floats from 0 to 1 and whole numbers go together, other floats (Hounsfield units,
+    say) and whole numbers do not. `ends`: see `picture_ends`, of pictures of the depth `given`. `depth`, `trained`,
+    `typical`: of the pictures of the training; least and greatest pixel of all (None where not known: of 8
     bits then 0 and 255), and of a typical one (by default the same). Returns a warning where floats lie elsewhere on
     the scale than those of the training."""
     hint = f"Bring them to the same scale; if they are meant so, say {setting('rescale', True)}."
-    ends = picture_ends(sample(images))
     low, high = value_range(ends)
-    if depth != "float32" and images.depth == "float32":
+    if depth != "float32" and given == "float32":
         if low < -_SLACK or high > 1 + _SLACK:
             raise UserError(
                 f"floats from {low:g} to {high:g}, for a model of {depth} pictures",
                 hint="Expected 0 to 1 (divide 8-bit pixels by 255), or whole numbers.",
             )
-    elif depth != "float32" and images.depth != depth:
-        raise UserError(f"pictures of {images.depth}, for a model of {depth} pictures", hint=hint)
+    elif depth != "float32" and given != depth:
+        raise UserError(f"pictures of {given}, for a model of {depth} pictures", hint=hint)
     trained = (0.0, 255.0) if trained is None and depth == "uint8" else trained
     if trained is None or not len(ends):
         return []
-    if images.depth != "float32" and depth == "float32" and (trained[0] < -_SLACK or trained[1] > 1 + _SLACK):
-        raise UserError(
-            f"pictures of {images.depth}, for a model of floats from {trained[0]:g} to {trained[1]:g}", hint=hint
-        )
-    scale = scale_of(depth) / scale_of(images.depth)  # in the units of the pictures trained on
+    if given != "float32" and depth == "float32" and (trained[0] < -_SLACK or trained[1] > 1 + _SLACK):
+        raise UserError(f"pictures of {given}, for a model of floats from {trained[0]:g} to {trained[1]:g}", hint=hint)
+    scale = scale_of(depth) / scale_of(given)  # in the units of the pictures trained on
     ends = ends * scale
     low, high = value_range(ends)
     width, usual = trained[1] - trained[0], typical or trained
     span, widest = usual[1] - usual[0], float((ends[:, 1] - ends[:, 0]).max())
-    if low < trained[0] - width or high > trained[1] + width or 0 < widest < _NARROW[depth] * span:
+    narrow = 0 < widest < _NARROW[depth] * span
+    if depth != "float32":  # a pale picture is of no other scale
+        narrow = narrow and high < usual[0] + 2 * _NARROW[depth] * span
+    if low < trained[0] - width or high > trained[1] + width or narrow:
         raise UserError(
             f"pictures with values {low:g} to {high:g}, for a model trained on {trained[0]:g} to {trained[1]:g}",
             hint=hint,

@@ -57,7 +57,8 @@ class Legend:
             shown = first_of([self.shown(v) for v in np.unique(values[other])])
             raise UserError(
                 f"{name}: values {shown} are none of the classes ({', '.join(self.names)})",
-                hint="Give masks with the classes of the training masks.",
+                hint="Give masks with the classes of the training masks; of pixels without a class say their value: "
+                f"{option('ignore', self.shown(values[other][0]))}.",
             )
         return found
 

@@ -81,8 +81,11 @@ def find_masks(pictures: Sequence[str], folder: str | Path) -> MaskFiles:
         if names[path] in known:
             files.setdefault(known[names[path]], []).append(root / path)
     if lost:
+        cases = {name.casefold() for name in known}
+        alike = [p for p in lost if names[Path(p)].casefold() in cases]
+        end = f"; in upper and lower case alone {first_of(alike, 10)} differ from names of pictures" if alike else ""
         raise UserError(
-            f"{len(lost)} of {len(found)} masks in {root} belong to no picture: {first_of(lost, 10)}",
+            f"{len(lost)} of {len(found)} masks in {root} belong to no picture: {first_of(lost, 10)}{end}",
             hint=f"A mask has its picture's name, such as {first_of(pictures, 2)}; the ending may differ. Rename "
             "these, or take them away.",
         )

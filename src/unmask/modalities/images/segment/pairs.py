@@ -14,7 +14,8 @@ import numpy as np
 from unmask.errors import UserError, first_of
 from unmask.files import are_files, check_there
 from unmask.given import array_of
-from unmask.modalities.images.formats.picture import Choice
+from unmask.modalities.images.formats.everyday import turned
+from unmask.modalities.images.formats.picture import LYING, Choice
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
 from unmask.modalities.images.reading.from_files import decode_files
 from unmask.modalities.images.reading.layout import folder_group, pictures_below
@@ -25,6 +26,9 @@ from unmask.modalities.images.segment.scenes import WholePicture, whole_pictures
 
 SHOWN = 10
 """Pictures that a message names."""
+INVERTED = 0.3
+"""Of two classes a mask may be inverted where the usual shares of the two differ by more than this, and the share of
+the second lies within a quarter of that difference of the usual one of the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +68,10 @@ def read_pairs(
     if isinstance(masks, str | Path):
         if not are_files(images):
             raise UserError("masks in files of pictures that are none", hint="Give both in files, or both as arrays.")
-        found, known, without = _from_files(model, images, masks, ignore, legend, group, reading or {})
+        found, known, without, turns = _from_files(model, images, masks, ignore, legend, group, reading or {})
     else:
         found, known = _from_memory(model, images, masks, ignore, legend)
-        without = []
+        without, turns = [], {}
     pairs, used = [], dict.fromkeys(known.of, 0)
     wrong: list[str] = []
     for whole in whole_pictures(found):
@@ -79,7 +83,9 @@ def read_pairs(
         mask = there[place]
         if mask.shape != whole.pixels.shape[:2]:
             (high, wide), (height, width) = mask.shape, whole.pixels.shape[:2]
-            wrong.append(f"{whole.name} has {width} x {height} pixels, its mask {wide} x {high}")
+            stored = turns.get(whole.name, 1) >= LYING and (high, wide) == (width, height)
+            end = ", the size before the picture was turned as its EXIF data say" if stored else ""
+            wrong.append(f"{whole.name} has {width} x {height} pixels, its mask {wide} x {high}{end}")
         if whole.missing is not None:
             mask = np.where(whole.missing, np.int16(-1), mask) if mask.shape == whole.missing.shape else mask
         pairs.append((whole, mask))
@@ -88,12 +94,14 @@ def read_pairs(
         named = first_of([*wrong, *counts], SHOWN, between="; ")
         raise UserError(
             f"{len(wrong) + len(counts)} masks do not fit their pictures: {named}",
-            hint="Every pixel of a picture has one in its mask: save masks at the size of the pictures, not resampled.",
+            hint="Every pixel of a picture has one in its mask: save masks at the size of the pictures as they are "
+            "shown, not resampled.",
         )
     if not pairs:
         reasons = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
         raise UserError(f"no picture with a mask could be read{reasons}", hint="Give pictures that can be opened.")
-    notes = [*known.notes, *_class_lines([m for _, m in pairs], known.legend)]
+    notes = [*found.notes, *known.notes, *_class_lines([m for _, m in pairs], known.legend)]
+    notes += [*_turned_notes(pairs, turns), *_inverted_notes(pairs, known.legend)]
     if without:
         notes.append(f"{len(without):,} pictures without a mask are left out")
     return Pairs(pairs=pairs, legend=known.legend, notes=notes, skipped=found.skipped, without=without)
@@ -107,18 +115,18 @@ def _from_files(
     legend: Legend | None,
     group: str | None,
     reading: dict[str, Any],
-) -> tuple[ImageSet, Masks, list[str]]:
+) -> tuple[ImageSet, Masks, list[str], dict[str, int]]:
     root, names = listed(images, masks)
     where = find_masks(names, masks)
-    known = read_masks(where, masks, choice=choice_of(reading), ignore=ignore, legend=legend)
+    known = read_masks(where, masks, choice=choice_of(model, reading), ignore=ignore, legend=legend)
     found = read_files(model, root, list(where.files), group=group, reading=reading)
-    return found, known, where.without
+    return found, known, where.without, {name: turn for name in where.files if (turn := turned(str(root / name))) > 1}
 
 
-def choice_of(reading: dict[str, Any]) -> Choice:
-    """How files are read that can be read in more than one way."""
-    names = {f.name for f in dataclasses.fields(Choice)}
-    return Choice(**{name: value for name, value in reading.items() if name in names})
+def choice_of(model: Any, reading: dict[str, Any]) -> Choice:
+    """How files are read that can be read in more than one way: as the model's training pictures were, or as said."""
+    names = {f.name for f in dataclasses.fields(Choice)} - {"channels"}
+    return Choice(**{name: value for name, value in (model.folder.reading | reading).items() if name in names})
 
 
 def read_files(
@@ -175,6 +183,36 @@ def _from_memory(
             )
         raw[name] = [raw_mask(f"the mask of picture {name}", mask if mask.ndim == 3 else mask[..., None])]
     return found, masks_of(raw, "the arrays", ignore=ignore, legend=legend)
+
+
+def _turned_notes(pairs: Sequence[tuple[WholePicture, np.ndarray]], turns: dict[str, int]) -> list[str]:
+    """A line on pictures that EXIF turns, where no size tells that their masks were drawn on the turned ones."""
+    some = [whole for whole, _ in pairs if whole.name in turns]
+    if not some or any(turns[w.name] >= LYING and w.pixels.shape[0] != w.pixels.shape[1] for w in some):
+        return []
+    named = first_of([whole.name for whole in some], SHOWN)
+    return [
+        f"warning: {len(some):,} pictures are turned as their EXIF data say, and sizes do not tell whether their masks "
+        f"are too: masks drawn on the pictures as they are stored would be wrong ({named})"
+    ]
+
+
+def _inverted_notes(pairs: Sequence[tuple[WholePicture, np.ndarray]], legend: Legend) -> list[str]:
+    """A line on masks of two classes in which these may have changed places."""
+    if len(legend.names) != 2 or len(pairs) < 3:
+        return []
+    each = np.array([shares([mask], legend)[1] for _, mask in pairs])
+    usual = float(np.median(each))
+    far = abs(1 - 2 * usual)
+    if far <= INVERTED:
+        return []
+    odd = np.flatnonzero(np.abs(each - (1 - usual)) <= far / 4).tolist()
+    if not odd:
+        return []
+    named = first_of([f"{pairs[n][0].name} ({each[n]:.0%})" for n in odd], SHOWN)
+    return [
+        f"warning: {len(odd):,} masks may be inverted: {legend.names[1]} is {usual:.0%} of a usual one, here: {named}"
+    ]
 
 
 def _class_lines(masks: Sequence[np.ndarray], legend: Legend) -> list[str]:

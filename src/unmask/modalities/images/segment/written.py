@@ -16,6 +16,7 @@ from PIL import Image
 from unmask.errors import UserError, first_of
 from unmask.modalities.images.formats.nifti import is_nifti
 from unmask.modalities.images.formats.picture import Broken, Choice
+from unmask.modalities.images.reading.account import check_ends, picture_ends
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import survey_all
 from unmask.modalities.images.segment.masks import without_ending
@@ -54,19 +55,25 @@ def write_masks(
         raise UserError(f"{' and '.join(twice[:2])} would have the same mask", hint="Predict them one after the other.")
     if same := [n for n in names if (root / n).resolve() == places[n].resolve()]:
         raise UserError(f"{same[0]}: its mask would replace it", hint="Give another folder for the masks.")
+    how, config, depth = reading or {}, model.model.config, model.model.folder.depth
+    choice = choice_of(model.model, how)
+    names = _readable(root, names, choice, images)
+    large = {
+        name: array for name in names if (array := mapped(root / name, config.channels, depth, choice)) is not None
+    }
+    _check(model.model, root, [name for name in names if name not in large], how, choice)
+    how = {**how, "rescale": True}  # all together fit
     folder.mkdir(parents=True, exist_ok=True)
     legend = {
         name: model.legend.shown(v) if model.legend.kind == "colours" else v
         for name, v in zip(model.legend.names, model.legend.values, strict=True)
     }
     replace_json(folder / LEGEND, legend)
-    how, config, depth = reading or {}, model.model.config, model.model.folder.depth
-    for name in counted(_readable(root, names, choice_of(how), images), len(names)):
+    for name in counted(names, len(names)):
         place = places[name]
         place.parent.mkdir(parents=True, exist_ok=True)
-        large = mapped(root / name, config.channels, depth, choice_of(how))
-        if large is not None:
-            row = _by_bands(model, large, place, root / name, probabilities)
+        if name in large:
+            row = _by_bands(model, large[name], place, root / name, probabilities)
         else:
             row = _whole(model, read_files(model.model, root, [name], reading=how), place, root / name, probabilities)
         yield {"name": name, "file": str(place)} | row
@@ -87,6 +94,43 @@ def _readable(root: Path, names: Sequence[str], choice: Choice, images: Any) -> 
             raise UserError(f"{what}: {shown}", hint="Leave them out.")
         warnings.warn(f"{what} and get no mask: {shown}", stacklevel=2)
     return [name for name in names if name not in broken]
+
+
+def _check(model: Any, root: Path, names: Sequence[str], how: dict[str, Any], choice: Choice) -> None:
+    """Decode all pictures and refuse those that are of another kind than the model's, naming the files, or whose masks
+    cannot be written: no picture of a set stays without its mask for what another one lacks.
+
+    Raises:
+        UserError: see `account.check_fit`, which looks at all pictures together.
+    """
+    wrong: dict[str, UserError] = {}
+    ends: dict[str, dict[str, np.ndarray]] = {}
+    trained = model.folder.depth, model.folder.range, model.folder.typical
+    for name in counted(names, len(names)):
+        try:
+            if is_nifti(name) and choice.slice != "axial":
+                raise UserError(f"slice={choice.slice}", hint="Masks of volumes are written of their axial slices.")
+            found = read_files(model, root, [name], reading={**how, "rescale": True})
+            assert found.tiles is not None
+            count = len(found.tiles.names)
+            if count > 1 and mask_name(name).endswith(".png"):
+                raise UserError(f"{count} pictures in one file", hint="Save them as TIFF or one by one: a PNG has one.")
+            ends.setdefault(found.depth, {})[name] = picture_ends(found)
+        except UserError as error:
+            wrong[name] = error
+    for depth, own in ends.items() if not how.get("rescale") else ():
+        try:
+            for line in check_ends(np.concatenate(list(own.values())), depth, *trained):
+                warnings.warn(line, stacklevel=3)
+        except UserError:
+            for name, one in own.items():
+                try:
+                    check_ends(one, depth, *trained)
+                except UserError as error:
+                    wrong[name] = error
+    if wrong:
+        named = first_of([f"{name}: {error.what}" for name, error in wrong.items()], 8, between="; ")
+        raise UserError(named, hint=next(iter(wrong.values())).hint)
 
 
 def _whole(model: Any, read: ImageSet, place: Path, picture: Path, probabilities: bool) -> dict[str, Any]:
@@ -158,11 +202,6 @@ def write_mask(place: Path, picture: Path, masks: Sequence[np.ndarray], palette:
             with open(new, "wb") as file:
                 np.save(file, masks[0] if len(masks) == 1 else np.stack(masks))
         else:
-            if len(masks) > 1:
-                raise UserError(
-                    f"{picture}: {len(masks)} pictures in one file, whose masks are no PNG",
-                    hint="Save them as TIFF or one by one.",
-                )
             image = Image.fromarray(masks[0])
             if palette is not None and masks[0].ndim == 2 and masks[0].dtype == np.uint8:
                 image = image.convert("L")

@@ -114,7 +114,12 @@ def _kinds(all_seen: Sequence[Seen]) -> list[Kind]:
         usual = np.median(ends_of([all_seen[n] for n in full or numbers]), 0) if len(ends) else np.zeros(2)
         least, most = (ends[:, 0].min(), ends[:, 1].max()) if len(ends) else (0.0, 0.0)
         span = max(usual[1] - usual[0], 1e-30)
-        outliers = [n for n in full if not NARROW < (all_seen[n].high - all_seen[n].low) / span < 1 / NARROW]
+        outliers = [
+            n
+            for n in full
+            if (one := all_seen[n]).high - one.low >= span / NARROW
+            or (one.high - one.low <= NARROW * span and (depth == "float32" or one.high < usual[0] + 2 * NARROW * span))
+        ]
         found.append(
             Kind(
                 channels=channels,
