@@ -1,4 +1,4 @@
-"""unmask events convert, labels, audit and generate."""
+"""unmask events convert, labels, audit, generate and compare."""
 
 from __future__ import annotations
 
@@ -130,3 +130,19 @@ def generate(
     ]
     lines += [f"{found['drawn']:,} drawn for these that meet the conditions"] if found["conditions"] else []
     return Result(found, lines)
+
+
+def compare(
+    drawn: str = options.source("MEDS folder of new patients, as generate writes it."),
+    real: str = options.source("MEDS folder of the patients that they were learnt from."),
+    held_out: str = options.source_option(
+        "MEDS folder of other patients, not learnt from; default: those whom the splits of the data hold out."
+    ),
+    seed: options.Seed = 0,
+) -> Result:
+    """How near new patients are to real ones, beside other real patients and shuffled ones, and whether they are nearer
+    to those they were learnt from."""
+    from unmask.modalities.events.synthesis.judge import evaluate_synthetic
+
+    found = evaluate_synthetic(drawn, real, held_out=held_out, seed=seed)
+    return Result(dict(found), str(found).splitlines())

@@ -28,7 +28,7 @@ MODALITY = Modality(
             choose=f"{_TASKS}:finetuned",
         ),
     },
-    tools=commands_of("unmask.cli.events.tools", "convert", "labels", "audit", "generate"),
+    tools=commands_of("unmask.cli.events.tools", "convert", "labels", "audit", "generate", "compare"),
     first=(
         "patients' records (FHIR, OMOP, MIMIC-IV, an event table, MEDS)",
         "unmask events convert fhir/ --out meds",

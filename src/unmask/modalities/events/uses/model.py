@@ -88,7 +88,8 @@ def judged_shown(found: Mapping[str, Any]) -> Shown:
 
 ATTRIBUTES = {
     **dict.fromkeys(("encode", "transform", "forward_*"), "model.embed(meds)"),
-    **dict.fromkeys(("generate", "fill_mask"), "model.fill(meds)"),
+    "generate": "unmask.events.generate(meds, 500, 'new')",
+    "fill_mask": "model.fill(meds)",
     "forecast": "model.ask(meds, 'CODE within 30 days')",
 }
 """Attribute of models in other libraries -> our call, beside those of `verbs.Usable`."""
