@@ -3,7 +3,7 @@
     python benchmarks/images_segment.py --work DIR --out results.jsonl [--data membrane,cells,fields] [--minutes 10]
         [--splits 5] [--labelled 2,4,8,16] [--rows pretrained,scratch,unet,forest,otsu]
     python benchmarks/images_segment.py --out results.jsonl --table
-    python benchmarks/images_segment.py --out results.jsonl --sheet SINCE
+    python benchmarks/images_segment.py --out results.jsonl --sheet COMMIT [--name images-segment-made]
 
 Of 20 pictures 4 are held out and at most 16 are labelled, drawn anew for each split. `--minutes` is processor time: of
 pretraining, once per data set on all 20 pictures without masks, and of each fine-tuning. What OUT has already is not
@@ -310,23 +310,26 @@ def tables(rows: list[dict[str, Any]]) -> dict[str, tuple[tuple[str, ...], list[
 def write_sheet(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     from sheets import FOLDER, Sheet, Table, processor, processor_line, written
 
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    commit = subprocess.run(["git", "rev-parse", args.sheet], capture_output=True, text=True, check=True).stdout.strip()
     minutes = rows[0]["minutes"]
     sheet = Sheet(
-        name="images-segment",
+        name=args.name,
         title="Segmentation with few labelled pictures, the same processor time each",
         says=f"20 pictures, 4 held out; {minutes:g} processor minutes of pretraining on all pictures without masks, "
         f"{minutes:g} of each fine-tuning, on one thread; means over classes, with 95 % intervals over the splits.",
-        command="python benchmarks/images_segment.py --work DIR --out results.jsonl",
+        command="python benchmarks/images_segment.py --work DIR --out results.jsonl --data "
+        f"{','.join(dict.fromkeys(r['data'] for r in rows))} --minutes {minutes:g} "
+        f"--splits {len({r['split'] for r in rows})} "
+        f"--labelled {','.join(map(str, sorted({r['labelled'] for r in rows})))}",
         commit=commit,
         date=str(date.today()),
         processor=processor_line(processor()),
         seeds=f"{len({r['split'] for r in rows})} splits",
-        since=args.sheet,
+        since=commit,
         sources=tuple(SOURCES),
         tables=tuple(Table(columns=c, rows=tuple(r)) for c, r in tables(rows).values()),
     )
-    (Path(FOLDER) / "images-segment.json").write_text(written(sheet))
+    (Path(FOLDER) / f"{args.name}.json").write_text(written(sheet))
 
 
 def main() -> None:
@@ -341,7 +344,8 @@ def main() -> None:
     parser.add_argument("--labelled", default="2,4,8,16")
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--sheet", metavar="SINCE", help="Write docs/results/images-segment.json.")
+    parser.add_argument("--sheet", metavar="COMMIT", help="Write docs/results/NAME.json, of what this commit gave.")
+    parser.add_argument("--name", default="images-segment")
     args = parser.parse_args()
     out, rows = Path(args.out), read_rows(Path(args.out))
     if args.sheet:

@@ -154,7 +154,7 @@ def seams(folder: Path) -> list[dict]:
 def write_sheet(since: str, result: dict) -> None:
     from sheets import FOLDER, Sheet, Table, processor, processor_line, written
 
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    commit = subprocess.run(["git", "rev-parse", since], capture_output=True, text=True, check=True).stdout.strip()
     one = result["large"]
     speed = result["side"] ** 2 / one["seconds"] / 1e6
     wide = (
@@ -179,7 +179,7 @@ def write_sheet(since: str, result: dict) -> None:
         date=str(date.today()),
         processor=processor_line(processor()),
         seeds="1 run",
-        since=since,
+        since=commit,
         sources=("src/unmask/modalities/images/segment",),
         tables=(
             Table(columns=("one picture", "peak memory", "time", "million pixels per second"), rows=wide),
