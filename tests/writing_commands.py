@@ -88,6 +88,7 @@ CASES = {
     "--set members=2 --set codes=LAB",
     "events predict": "predict {home}/outcome {home}/meds --labels {home}/task --out {out}.parquet",
     "events ask": "ask {home}/events {home}/meds QUESTION --out {out}.parquet --report {out}.html",
+    "events generate": "events generate {home}/meds --patients 5 --out {out}",
     "events labels": "events labels {home}/meds --task {home}/task.yaml --out {out}",
     "events convert": "events convert {home}/events.csv --out {out}",
     "events audit": "events audit {home}/meds --labels {home}/task --out {out}.html",

@@ -167,6 +167,9 @@ def test_command_line_from_folder_to_prediction(tmp_path: Path, capsys: pytest.C
         "last values",
         "logistic regression",
         "gradient boosting",
+        "networks alone",
+        "trees alone",
+        "boosting alone",
     }
     main_ok(["predict", second, str(meds), "--labels", str(task), "--out", out])
     frame = pl.read_parquet(out)

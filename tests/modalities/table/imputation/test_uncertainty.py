@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tables import patients
 
-from unmask.cli.table.impute import Filling, impute_table
+from unmask.cli.table.impute import Drawing, Filling, impute_table
 from unmask.cli.table.reading import TableReading
 from unmask.modalities.table.imputation import uncertainty
 from unmask.modalities.table.model import TableModel
@@ -79,7 +79,7 @@ def test_a_file_of_cells_counts_lines_and_gives_every_level(table, tmp_path):
     table.to_csv(tmp_path / "t.csv", index=False)
     TableModel.fit(tmp_path / "t.csv", steps=0).save(tmp_path / "m")
     places = [str(tmp_path / name) for name in ("m", "t.csv", "o.csv")]
-    impute_table(Filling(intervals=str(tmp_path / "i.csv")), TableReading(), *places)
+    impute_table(Filling(intervals=str(tmp_path / "i.csv")), Drawing(), TableReading(), *places)
     before, after = (list(csv.reader((tmp_path / f"{n}.csv").open())) for n in "to")
     cells = list(csv.DictReader((tmp_path / "i.csv").open()))
     assert len(cells) == sum(row.count("") for row in before)
@@ -106,7 +106,7 @@ def test_the_lines_of_filled_cells_are_made_as_they_are_written(table, model, tm
     model.save(tmp_path / "model")
     table.to_csv(tmp_path / "t.csv", index=False)
     places = [str(tmp_path / name) for name in ("model", "t.csv", "o.csv")]
-    impute_table(Filling(intervals=str(tmp_path / "c.csv")), TableReading(), *places)
+    impute_table(Filling(intervals=str(tmp_path / "c.csv")), Drawing(), TableReading(), *places)
     assert max(at_once) <= part
     with (tmp_path / "c.csv").open() as file:
         cells = [(int(r["line"]), r["column"], r["value"], r["low"], r["high"]) for r in csv.DictReader(file)]
