@@ -11,6 +11,7 @@ from unmask.errors import UserError
 from unmask.modalities.events.records.meds import DEATH, read_meds
 from unmask.modalities.events.synthesis import generator
 from unmask.modalities.events.synthesis.generate import generate
+from unmask.modalities.events.synthesis.plan import Bins
 
 DAY = 24 * 3_600_000_000
 FIRST_LAST = pl.col("code").first() == "MEDS_BIRTH"
@@ -96,3 +97,12 @@ def test_conditions_are_met_or_refused(records, tmp_path):
 def test_too_few_patients_are_refused(records, tmp_path):
     with pytest.raises(UserError, match="5 patients"):
         generate(records.filter(pl.col("subject_id") < 5), 10, tmp_path / "few")
+
+
+@pytest.mark.parametrize("having", [6, 60])
+def test_a_code_that_few_have_once_is_drawn(having):
+    count = np.zeros(600)
+    count[:having] = 1
+    bins = Bins(count, 6)
+    drawn = bins.draw(bins.level(count), np.random.default_rng(0))
+    assert np.array_equal(np.rint(drawn), count)

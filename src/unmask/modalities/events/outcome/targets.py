@@ -1,5 +1,4 @@
-"""What a label file asks for: a yes or no, one of several classes, a number, or the time to an event; one class of
-`Target` per kind of label."""
+"""What a label file asks for, a class of `Target` each: yes or no, one of several classes, a number, or a time."""
 
 from __future__ import annotations
 

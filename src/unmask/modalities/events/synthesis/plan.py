@@ -31,10 +31,12 @@ class Bins:
         known = values[np.isfinite(values)]
         found, count = np.unique(known, return_counts=True)
         self.alone = found[count > max(len(known) / bins, LEAST - 1)]
-        rest = np.sort(known[~np.isin(known, self.alone)])
-        rest = rest[LEAST - 1 : len(rest) - LEAST + 1] if len(rest) >= 2 * LEAST else rest[:0]
+        others = np.sort(known[~np.isin(known, self.alone)])
+        rest = others[LEAST - 1 : len(others) - LEAST + 1] if len(others) >= 2 * LEAST else others[:0]
         shares = np.linspace(0, 1, min(bins, max(1, len(rest) // LEAST)) + 1)
         self.edges = np.unique(np.quantile(rest, shares)) if len(rest) else np.zeros(0)
+        if len(self.edges) < 2 and len(others) >= LEAST:  # too few, or too alike, to lie between two quantiles
+            self.alone, self.edges = np.union1d(self.alone, others[len(others) // 2]), np.zeros(0)
         if not len(self.alone) and len(self.edges) < 2:
             self.alone = np.unique(np.median(known)) if len(known) else np.zeros(0)
 
