@@ -70,7 +70,7 @@ def main() -> None:
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
 
-    from unmask.events import evaluate_synthetic, generate
+    from unmask.events import compare, generate
     from unmask.modalities.events.synthesis.judge import MEANINGS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -90,7 +90,7 @@ def main() -> None:
         generate(halves[0], count, Path(scratch) / "new")
         seconds = time.perf_counter() - begin
         new = table(Path(scratch) / "new")
-    found = evaluate_synthetic(new, halves[0], held_out=halves[1])
+    found = compare(new, halves[0], held_out=halves[1])
     print(found, f"{seconds:.0f} s", sep="\n", flush=True)
     codes = [c for c in halves[0]["code"].unique().sort().to_list() if c != DIED]
     x, y = features(halves[1], codes)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unmask.modalities.events.records.meds import read_meds as read_meds
     from unmask.modalities.events.sources.convert import convert as convert
     from unmask.modalities.events.synthesis.generate import generate as generate
-    from unmask.modalities.events.synthesis.judge import evaluate_synthetic as evaluate_synthetic
+    from unmask.modalities.events.synthesis.judge import compare as compare
     from unmask.modalities.events.uses.model import EventModel as EventModel
     from unmask.modalities.events.uses.model import load as load
     from unmask.modalities.events.uses.next_visit import finetune_next_visit as finetune_next_visit

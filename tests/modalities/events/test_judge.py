@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from unmask.errors import UserError
-from unmask.events import evaluate_synthetic
+from unmask.events import compare
 
 DAY = 24 * 3_600_000_000
 FIGURES = ("prevalence_error", "correlation_gap", "gap_distance", "events_distance", "value_distance")
@@ -37,7 +37,7 @@ def others():
 
 
 def test_real_patients_are_as_good_as_the_ceiling(real, others):
-    found = evaluate_synthetic(hospital(300, 2), real, held_out=others)
+    found = compare(hospital(300, 2), real, held_out=others)
     for name in FIGURES:
         assert found[name] < found["ceiling"][name] + 0.06, name
     assert found["floor"]["correlation_gap"] > 5 * found["ceiling"]["correlation_gap"]
@@ -51,7 +51,7 @@ def test_shuffled_patients_are_as_bad_as_the_floor(real, others):
         part.with_columns(pl.col("subject_id").replace(dict(enumerate(rng.permutation(300).tolist()))))
         for _, part in real.group_by("code", maintain_order=True)
     ]
-    found = evaluate_synthetic(pl.concat(codes).sort("subject_id", "time"), real, held_out=others)
+    found = compare(pl.concat(codes).sort("subject_id", "time"), real, held_out=others)
     assert found["correlation_gap"] == pytest.approx(found["floor"]["correlation_gap"], rel=0.2)
     assert found["prevalence_error"] == pytest.approx(found["ceiling"]["prevalence_error"])
 
@@ -60,25 +60,25 @@ def test_wrong_times_and_values_are_seen(real, others):
     slower = hospital(300, 2).with_columns(
         pl.col("numeric_value") + 3, (pl.col("time").cast(pl.Int64) * 2).cast(pl.Datetime("us"))
     )
-    found = evaluate_synthetic(slower, real, held_out=others)
+    found = compare(slower, real, held_out=others)
     assert found["gap_distance"] > 0.3
     assert found["value_distance"] == pytest.approx(3, abs=0.5)
 
 
 def test_copies_are_found(real, others):
-    found = evaluate_synthetic(real, real, held_out=others)
+    found = compare(real, real, held_out=others)
     assert found["nearer_training"] > 0.75
     assert found["nearest_training"] < 1e-5 < found["ceiling"]["nearest_training"]
 
 
 def test_without_others_nothing_is_said_of_copies(real):
-    found = evaluate_synthetic(real, real)
+    found = compare(real, real)
     assert "nearer_training" not in found
     assert "nobody was held out" in found["note"]
 
 
 def test_patients_held_out_are_not_those_learnt_from(real, others):
     with pytest.raises(UserError, match="300 of 300 held-out patients are among the real ones"):
-        evaluate_synthetic(others, real, held_out=real)
+        compare(others, real, held_out=real)
     with pytest.raises(UserError, match="5 new patients"):
-        evaluate_synthetic(hospital(5, 0), real, held_out=others)
+        compare(hospital(5, 0), real, held_out=others)

@@ -142,7 +142,7 @@ def compare(
 ) -> Result:
     """How near new patients are to real ones, beside other real patients and shuffled ones, and whether they are nearer
     to those they were learnt from."""
-    from unmask.modalities.events.synthesis.judge import evaluate_synthetic
+    from unmask.modalities.events.synthesis.judge import compare as run
 
-    found = evaluate_synthetic(drawn, real, held_out=held_out, seed=seed)
+    found = run(drawn, real, held_out=held_out, seed=seed)
     return Result(dict(found), str(found).splitlines())

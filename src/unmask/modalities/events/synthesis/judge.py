@@ -1,4 +1,4 @@
-"""How near new patients are to real ones, and how near to those they were learnt from: `evaluate_synthetic`.
+"""How near new patients are to real ones, and how near to those they were learnt from: `compare`.
 
 Each figure stands beside two ends: other real patients (ceiling), and real patients whose codes were shuffled, each
 code alone (floor): right codes, and nothing that holds them together.
@@ -123,7 +123,7 @@ class SyntheticPatients(Printed, dict[str, Any]):
         )
 
 
-def evaluate_synthetic(drawn: Any, real: Any, *, held_out: Any = None, seed: int = 0) -> SyntheticPatients:
+def compare(drawn: Any, real: Any, *, held_out: Any = None, seed: int = 0) -> SyntheticPatients:
     """Compare new patients with real ones.
 
     Args:
