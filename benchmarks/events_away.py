@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sheets import FOLDER, Sheet, Table, written
+from sheets import Table, write_sheet
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("UNMASK_SHARED", ROOT.parent / "shared"))
@@ -157,24 +155,19 @@ def main() -> None:
             Table(columns=(*columns, "AUPRC, ours less it"), rows=tuple(rows(*away(train, test, given.steps))))
         )
     if given.sheet:
-        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
-        sheet = Sheet(
-            name="events-away",
+        write_sheet(
+            "events-away",
+            *tables,
             title="In-hospital death, judged on another set",
             says="PhysioNet-2012, 4,000 stays per set; trained on all of one, judged on all of the other. Ours is what "
             f"`finetune outcome` saves by default, after {given.steps} steps of pretraining on the training set. "
             "Rivals read the same summaries; tuned ones take the settings with the least log loss in three folds of "
             "the training set. Intervals of 95 % resample patients, paired.",
             command="python benchmarks/events_away.py --sheet",
-            commit=commit,
-            date=date.today().isoformat(),
             processor=given.processor,
             seeds="one",
-            since=commit,
-            sources=("src/unmask/modalities/events/outcome",),
-            tables=tuple(tables),
+            sources="src/unmask/modalities/events/outcome",
         )
-        (ROOT / FOLDER / f"{sheet.name}.json").write_text(written(sheet), encoding="utf-8")
 
 
 if __name__ == "__main__":

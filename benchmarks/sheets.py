@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,18 @@ from verify.provenance import processor
 from verify.result import FOLDER
 from verify.sheet import Sheet, Table, parsed, written
 
-__all__ = ["FOLDER", "Sheet", "Table", "parsed", "processor", "processor_line", "written"]
+__all__ = ["FOLDER", "Sheet", "Table", "parsed", "processor", "processor_line", "write_sheet", "written"]
+
+ROOT = Path(__file__).parents[1]
+
+
+def write_sheet(name: str, *tables: Table, sources: str, **about: str) -> None:
+    """Write docs/results/NAME.json of what was measured today at this commit. `about`: title, says, command, processor
+    and seeds; `sources`: the file or folder of code that it measures."""
+    commit = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "HEAD"], text=True).strip()
+    given = {"commit": commit, "since": commit, "date": date.today().isoformat(), "sources": (sources,)}
+    sheet = Sheet(name=name, tables=tables, **given, **about)
+    (ROOT / FOLDER / f"{name}.json").write_text(written(sheet), encoding="utf-8")
 
 
 def processor_line(found: dict[str, Any]) -> str:
