@@ -17,6 +17,7 @@ from event_data import main_fails, main_ok
 
 import unmask
 from unmask.errors import UserError
+from unmask.modalities.events.questions.queries import ITEMS
 from unmask.modalities.events.questions.query_text import parsed
 from unmask.modalities.events.records.labels import read_labels
 from unmask.modalities.events.records.meds import read_meds
@@ -151,7 +152,7 @@ def test_calibrated_answers_say_so(asking: Path):
         ("any of {code}, , {lab} within {days} days", "missing between commas"),
         ("{code}", "does not end with: within NUMBER UNIT"),
         ("{code} within many days", "a horizon is 'many'"),
-        ("any of {code}, {code}, {code}, {code}, {code} within {days} days", "5 codes"),
+        ("any of " + ", ".join(["{code}"] * 65) + " within {days} days", "65 codes"),
     ],
 )
 def test_what_was_not_trained_is_refused(question, said, asking: Path, home: Path, tmp_path: Path, capsys):
@@ -162,6 +163,19 @@ def test_what_was_not_trained_is_refused(question, said, asking: Path, home: Pat
     told = main_fails(["ask", asking, home / "meds", question.format(**words), "--out", out], capsys)
     assert said.format(**words) in told
     assert not out.exists()
+
+
+def test_more_codes_than_questions_of_the_training_had_are_asked_together(asking: Path, home: Path):
+    model = unmask.load(asking)
+    share = model.folder.model.queries.share[-len(model.folder.vocabulary.codes) :].numpy()
+    codes = [code for code, s in zip(model.folder.vocabulary.codes, share, strict=True) if s]
+    within = f"within {float(model.folder.model.queries.edges[-1]) / 48:.3f} days"
+    few, many = f"{codes[0]} {within}", f"any of {', '.join(codes)} {within}"
+    assert len(codes) > ITEMS
+    both = model.ask(home / "meds", [few, many])["probability"].to_numpy().reshape(-1, 2)
+    for n, question in enumerate((few, many)):
+        np.testing.assert_allclose(both[:, n], model.ask(home / "meds", question)["probability"], atol=1e-6)
+    assert np.nanmean(both[:, 1]) > np.nanmean(both[:, 0])
 
 
 def test_the_nearest_code_is_offered(asking: Path, home: Path):

@@ -33,7 +33,9 @@ from unmask.modalities.events.records.meds import BIRTH, DEATH, HOUR, OBSERVATIO
 from unmask.modalities.events.records.vocabulary import FIRST
 
 ITEMS = 4
-"""Codes of one question at most."""
+"""Codes of one question of the training at most."""
+MOST_ITEMS = 64
+"""Codes of one question that is asked at most."""
 SETS = 0.25
 """Share of the drawn questions that ask for any of two to `ITEMS` codes."""
 SIDED = 0.6
@@ -386,13 +388,13 @@ def query_batch(
     return out | {f"{QUERIES}{name}": torch.from_numpy(value) for name, value in room.items()}
 
 
-def empty(rows: int, most: int) -> dict[str, np.ndarray]:
+def empty(rows: int, most: int, items: int = ITEMS) -> dict[str, np.ndarray]:
     """Room for `most` questions per row; segment 0 where none stands."""
     out: dict[str, np.ndarray] = {name: np.zeros((rows, most), np.float64) for name in ("first", "end", "weight")}
-    out |= {"segment": np.zeros((rows, most), np.int64), "code": np.full((rows, most, ITEMS), -1, np.int64)}
-    out |= {"side": np.zeros((rows, most, ITEMS), np.int64), "score": np.zeros((rows, most, ITEMS), np.float32)}
-    out |= {"share": np.ones((rows, most, ITEMS), np.float32)}
-    return out | {"features": np.zeros((rows, most, ITEMS, FEATURES), np.float32)}
+    out |= {"segment": np.zeros((rows, most), np.int64), "code": np.full((rows, most, items), -1, np.int64)}
+    out |= {"side": np.zeros((rows, most, items), np.int64), "score": np.zeros((rows, most, items), np.float32)}
+    out |= {"share": np.ones((rows, most, items), np.float32)}
+    return out | {"features": np.zeros((rows, most, items, FEATURES), np.float32)}
 
 
 def put(out: dict[str, np.ndarray], here: tuple[int, slice], some: Queries, context: np.ndarray, segment: int) -> None:

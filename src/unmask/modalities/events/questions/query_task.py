@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from unmask.errors import UserError, either, first_of, option
-from unmask.modalities.events.questions.queries import ITEMS
+from unmask.modalities.events.questions.queries import MOST_ITEMS
 from unmask.modalities.events.records.aces import SECOND, TRIGGER, Predicate, Task
 from unmask.modalities.events.records.vocabulary import Vocabulary
 from unmask.modalities.events.records.windows import TaskPoints, matching
@@ -45,8 +45,8 @@ def question_of(task: Task, points: TaskPoints, vocabulary: Vocabulary) -> str:
     items = list(dict.fromkeys(items))
     if not items and not why:
         why.append(f"the model knows no code of {window.label}")
-    if len(items) > ITEMS:
-        why.append(f"{window.label} is any of {len(items)} codes, and questions have up to {ITEMS}")
+    if len(items) > MOST_ITEMS:
+        why.append(f"{window.label} is any of {len(items)} codes, and questions have up to {MOST_ITEMS}")
     if why:
         raise UserError(f"{task.path}: no question: {'; '.join(why)}", hint=_instead(task))
     hours = (end[1] - begin[1]) / SECOND / 3600

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.events.questions.queries import ABOVE, BELOW, ITEMS, Queries, made
+from unmask.modalities.events.questions.queries import ABOVE, BELOW, MOST_ITEMS, Queries, made
 from unmask.modalities.events.questions.query_head import QueryHead
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
@@ -27,7 +27,7 @@ DAY, YEAR = 24.0, 24 * 365.25
 UNITS = {"hour": 1.0, "day": DAY, "week": 7 * DAY, "month": YEAR / 12, "year": YEAR}
 """Hours."""
 EXAMPLE = 'For example: "LAB//glucose > 10 within 30 days", or "any of A, B within 1 year".'
-MOST_CHARACTERS = 2_000
+MOST_CHARACTERS = 8_000
 """Of a question."""
 SLACK = 1e-3
 """Share by which a horizon may pass the longest that was trained: 5 years are 5 years, however they were rounded."""
@@ -75,10 +75,8 @@ def parsed(text: str) -> Query:
     parts = _split(what if head is None else what[head.end() :], text)
     if head is None and len(parts) > 1:
         raise UserError(f"question {text!r}: several codes", hint="Say whether any of them or none of them is meant.")
-    if len(parts) > ITEMS:
-        raise UserError(
-            f"question {text!r}: {len(parts)} codes", hint=f"Sets of up to {ITEMS} were trained: ask in parts."
-        )
+    if len(parts) > MOST_ITEMS:
+        raise UserError(f"question {text!r}: {len(parts)} codes", hint=f"{MOST_ITEMS} at most: ask in parts.")
     none = head is not None and head[1].lower() == "none"
     return Query(text=text.strip(), items=tuple(_item(part, text) for part in parts), hours=hours, none=none)
 
@@ -138,8 +136,9 @@ def _number(word: str, text: str, of: str) -> float:
 def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> Queries:
     """The questions as numbers."""
     vocabulary = histories.vocabulary
-    code, side = np.full((len(queries), ITEMS), -1, np.int64), np.zeros((len(queries), ITEMS), np.int64)
-    cut, share = np.zeros((len(queries), ITEMS)), head.share.cpu().numpy()
+    shape = (len(queries), max(len(query.items) for query in queries))
+    code, side, cut = np.full(shape, -1, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    share = head.share.cpu().numpy()
     edges = head.edges.cpu().numpy()
     for q, query in enumerate(queries):
         for i, item in enumerate(query.items):

@@ -99,7 +99,7 @@ def rates_of(
                 here = slice(start, min(start + size, len(queries)))
                 some, count = queries.some(here), here.stop - here.start
                 places = [(int(r), slice(p * count, (p + 1) * count)) for r, p in zip(row, place, strict=True)]
-                room = empty(batch.shape[0], count * int(place.max() + 1))
+                room = empty(batch.shape[0], count * int(place.max() + 1), some.code.shape[1])
                 for n, where in enumerate(places):
                     put(room, where, some, facts[n][here], segment[n])
                 tensors = {name: torch.from_numpy(value).to(states.device) for name, value in room.items()}
