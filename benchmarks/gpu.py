@@ -288,12 +288,14 @@ def text(arguments: argparse.Namespace) -> dict[str, Any]:
 def few_texts(folder: Path, slots: int) -> Any:
     """A corpus and its tokenizer that are made in a moment."""
     from text_corpus import write_corpus
+    from unmask.modalities.text.recipes import TextSettings
     from unmask.modalities.text.tokens.cache import TokenCache
     from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
     path = write_corpus(folder / "corpus.txt", 200)
     tokenizer = Tokenizer.train([path.read_text()], kind="wordpiece", vocab_size=300)
-    return TokenCache.build(str(path), tokenizer, folder / "cache", max_slots=slots, holdout=0.1), tokenizer
+    settings = TextSettings(slots=slots, holdout=0.1)
+    return TokenCache.build(str(path), tokenizer, folder / "cache", settings=settings), tokenizer
 
 
 def images(arguments: argparse.Namespace) -> dict[str, Any]:

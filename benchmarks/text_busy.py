@@ -45,7 +45,7 @@ def prepare(folder: Path) -> None:
     (folder / "held.json").write_text(json.dumps(texts[:200]))
     made = Tokenizer.train(texts, vocab_size=8192)
     made.save(folder)
-    TokenCache.build(str(folder / "corpus.jsonl"), made, folder / "cache", max_slots=SLOTS)
+    TokenCache.build(str(folder / "corpus.jsonl"), made, folder / "cache", settings=TextSettings(slots=SLOTS))
     model, family = build_model(TextSettings(**SHAPE), made)
     save_folder(folder / "model", model=model, tokenizer=made, family=family, settings={})
 

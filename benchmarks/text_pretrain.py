@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from beside import format_here, processor
+from unmask.modalities.text.recipes import TextSettings
 from unmask.training.precision import computing
 
 VOCABULARY = 30522
@@ -52,7 +53,9 @@ def corpus(folder: Path, slots: int):
         (folder / "tokenizer").mkdir(exist_ok=True)
         Tokenizer.train(texts, kind="wordpiece", vocab_size=VOCABULARY).save(folder / "tokenizer")
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    cache = TokenCache.build([str(path)], tokenizer, folder / f"cache-{slots}", max_slots=slots, holdout=0.02)
+    cache = TokenCache.build(
+        [str(path)], tokenizer, folder / f"cache-{slots}", settings=TextSettings(slots=slots, holdout=0.02)
+    )
     return cache, tokenizer
 
 

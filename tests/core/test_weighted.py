@@ -91,12 +91,13 @@ def test_a_run_hides_rare_tokens_more_often(tmp_path):
     from text_corpus import write_corpus
     from unmask.modalities.text.reading.sources import resolve
     from unmask.modalities.text.tokens.batches import batch_maker, corruption_of
-    from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer
+    from unmask.modalities.text.tokens.cache import TokenCache
+    from unmask.modalities.text.tokens.corpus import build_tokenizer
 
     source = resolve([str(write_corpus(tmp_path / "corpus.txt"))], tmp_path)
     settings = with_overrides(TextSettings(), {"rarity": 0.5, "vocabulary": 400, "slots": 64, "batch_slots": 256})
     tokenizer = build_tokenizer(source, tmp_path, settings, lambda line: None)
-    cache = build_cache(source, tokenizer, tmp_path / "cache", settings, lambda line: None)
+    cache = TokenCache.build(source, tokenizer, tmp_path / "cache", settings=settings)
     batch = batch_maker(cache, 64, tokenizer.special_ids)([[i] for i in range(50)], 50)
     flat = corruption_of(settings, cache).draw(batch, seed=0).flat
     counts = cache.frequencies()

@@ -31,8 +31,11 @@ def small_portions(monkeypatch):
     monkeypatch.setattr(scanning, "LEAST", 2_000)
 
 
-def build(tmp_path, name, **more):
-    return TokenCache.build(str(tmp_path / "corpus.txt"), tokenizer("wordpiece"), tmp_path / name, max_slots=32, **more)
+def build(tmp_path, name, holdout=0.01, **more):
+    settings = TextSettings(slots=32, holdout=holdout)
+    return TokenCache.build(
+        str(tmp_path / "corpus.txt"), tokenizer("wordpiece"), tmp_path / name, settings=settings, **more
+    )
 
 
 def contents(cache: TokenCache) -> dict[str, bytes]:
@@ -96,6 +99,7 @@ sys.path.insert(0, {tests!r})
 from text_corpus import tokenizer
 from unmask.modalities.text.tokens import scanning, shards
 from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.recipes import TextSettings
 scanning.LEAST = 2_000
 tokenise = shards.tokenise
 def slow(group, recipe):
@@ -103,7 +107,7 @@ def slow(group, recipe):
     return tokenise(group, recipe)
 shards.tokenise = slow
 made = tokenizer("wordpiece").load({folder!r})
-TokenCache.build({corpus!r}, made, {folder!r} + "/cache", max_slots=32)
+TokenCache.build({corpus!r}, made, {folder!r} + "/cache", settings=TextSettings(slots=32))
 """
 
 
@@ -123,9 +127,11 @@ def test_sigkill_while_caching_damages_nothing_and_the_next_build_goes_on(tmp_pa
     done = len(list(index.glob("*.json")))
     said: list[str] = []
     made = type(tokenizer("wordpiece")).load(tmp_path)
-    again = TokenCache.build(str(corpus), made, tmp_path / "cache", max_slots=32, say=said.append)
+    again = TokenCache.build(str(corpus), made, tmp_path / "cache", settings=TextSettings(slots=32), say=said.append)
     assert f"tokenising goes on: {done} of {again.meta['shards']} shards are there" in said
-    assert contents(again) == contents(TokenCache.build(str(corpus), made, tmp_path / "clean", max_slots=32))
+    assert contents(again) == contents(
+        TokenCache.build(str(corpus), made, tmp_path / "clean", settings=TextSettings(slots=32))
+    )
 
 
 def test_a_build_of_other_settings_is_not_gone_on_with(tmp_path, small_portions, monkeypatch):
@@ -150,7 +156,9 @@ def test_a_data_set_of_the_hub_is_cached_as_a_file_is(tmp_path, monkeypatch):
     corpus = write_corpus(tmp_path / "corpus.txt", copies=20)
     rows = [{"text": d.text} for d in iter_documents(corpus)]
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: iter(rows)))
-    made = TokenCache.build(["hf:org/name", "hf:org/name"], tokenizer("wordpiece"), tmp_path / "hub", max_slots=32)
+    made = TokenCache.build(
+        ["hf:org/name", "hf:org/name"], tokenizer("wordpiece"), tmp_path / "hub", settings=TextSettings(slots=32)
+    )
     assert made.digest() == build(tmp_path, "files").digest()
 
 
@@ -253,7 +261,9 @@ def test_what_was_left_out_of_a_corpus_is_told(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"a text of some words\n\na text of some words\n\nl'\xe9t\xe9\n\nanother text of a few words\n")
     lines: list[str] = []
-    TokenCache.build(path, tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, holdout=0.0, say=lines.append)
+    TokenCache.build(
+        path, tokenizer("wordpiece"), tmp_path / "cache", settings=TextSettings(slots=32, holdout=0.0), say=lines.append
+    )
     assert "1 lines or rows are not UTF-8: the documents around them are left out, the first: " in "\n".join(lines)
     assert "a.txt:5 not UTF-8 (byte 0xe9)" in "\n".join(lines)
     assert "1 exact copies are left out" in lines
@@ -269,7 +279,9 @@ def test_what_a_folder_holds_and_is_not_read_is_told(tmp_path):
     (data / "gone.txt").symlink_to("nowhere")
     assert content_key([str(data)]) == alone
     lines: list[str] = []
-    TokenCache.build(data, tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, say=lines.append)
+    TokenCache.build(
+        data, tokenizer("wordpiece"), tmp_path / "cache", settings=TextSettings(slots=32), say=lines.append
+    )
     assert lines[0] == (
         "3 files were not read: 1 link to nothing (gone.txt), 1 of a kind that is not read (.pdf), "
         "1 hidden (.corpus.txt)"

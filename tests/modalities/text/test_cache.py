@@ -11,8 +11,10 @@ from tokenizers.processors import TemplateProcessing
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
+from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens import cache
 from unmask.modalities.text.tokens import tokenising as module
+from unmask.modalities.text.tokens.building import MIN_TOKENS
 from unmask.modalities.text.tokens.cache import TokenCache, content_key
 from unmask.modalities.text.tokens.tokenising import cut
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -27,11 +29,18 @@ def test_pieces_are_the_document(starts, room, seed):
     assert all(0 < end - begin <= room for begin, end in pieces)
 
 
-def build(tmp_path, **options):
+SMALL = TextSettings(slots=32, holdout=0.2)
+
+
+def build(tmp_path, least=MIN_TOKENS, **options):
     path = tmp_path / "corpus.txt"
     path = path if path.exists() else write_corpus(path)
     return TokenCache.build(
-        [str(path)], tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, holdout=0.2, **options
+        [str(path)],
+        tokenizer("wordpiece"),
+        tmp_path / "cache",
+        settings=with_overrides(SMALL, options),
+        min_tokens=least,
     )
 
 
@@ -49,7 +58,7 @@ def by_document(cache, tmp_path) -> list[tuple[list[int], list[int]]]:
 
 
 def test_examples_are_the_documents_tokens(tmp_path):
-    cache = build(tmp_path, min_tokens=1)
+    cache = build(tmp_path, least=1)
     documents = by_document(cache, tmp_path)
     assert documents[-1][1][-1] == len(cache) - 1
     for tokens, numbers in documents:
@@ -62,7 +71,7 @@ def test_examples_are_the_documents_tokens(tmp_path):
 
 
 def test_no_document_is_in_both_splits(tmp_path):
-    cache = build(tmp_path, min_tokens=1)
+    cache = build(tmp_path, least=1)
     assert len(cache.validation)
     for _, numbers in by_document(cache, tmp_path):
         assert len(set(np.isin(numbers, cache.train).tolist())) == 1
@@ -77,7 +86,7 @@ def test_an_example_begins_and_ends_as_a_text_in_use_does(adds, tmp_path):
     made = Tokenizer(backend)
     text = " ".join(SENTENCES[:2])
     (tmp_path / "one.txt").write_text(text, encoding="utf-8")
-    cache = TokenCache.build(str(tmp_path / "one.txt"), made, tmp_path / "cache", max_slots=64)
+    cache = TokenCache.build(str(tmp_path / "one.txt"), made, tmp_path / "cache", settings=TextSettings(slots=64))
     assert len(cache) == 1
     assert cache.example(0)[0].tolist() == made.encode([text])[0].ids.tolist()
 
@@ -101,19 +110,20 @@ def test_an_entity_is_one_unit(piece, tmp_path, monkeypatch):
     row = {"text": text, "entities": [{"start": start, "end": start + len("brown fox"), "label": "animal"}]}
     (tmp_path / "one.jsonl").write_text(json.dumps(row), encoding="utf-8")
 
-    def words(**more):
-        cache = TokenCache.build(str(tmp_path / "one.jsonl"), tokenizer("wordpiece"), tmp_path / "cache", **more)
+    def words(hide):
+        made, settings = tokenizer("wordpiece"), TextSettings(hide=hide)
+        cache = TokenCache.build(str(tmp_path / "one.jsonl"), made, tmp_path / "cache", settings=settings)
         ids, units = cache.example(0)
         return [tokenizer("wordpiece").decode(ids[units == unit]) for unit in range(units.max() + 1)]
 
-    assert words(entities=False)[2:4] == ["brown", "fox"]
-    assert words(entities=True)[2:4] == ["brown fox", "jumps"]
+    assert words("word")[2:4] == ["brown", "fox"]
+    assert words("entity")[2:4] == ["brown fox", "jumps"]
     (tmp_path / "one.jsonl").write_text(json.dumps(row | {"entities": [3]}))
     with pytest.raises(UserError, match=r"one\.jsonl:1: entities is \[3\]"):
-        words(entities=True)
+        words("entity")
     (tmp_path / "one.jsonl").write_text(json.dumps({"text": text}))
     with pytest.raises(UserError, match="no entity is marked"):
-        words(entities=True)
+        words("entity")
 
 
 def test_one_document_holds_out_its_end(tmp_path):

@@ -27,7 +27,7 @@ from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens import prepare as preparing
 from unmask.modalities.text.tokens import scanning
 from unmask.modalities.text.tokens.cache import TokenCache
-from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer
+from unmask.modalities.text.tokens.corpus import build_tokenizer
 from unmask.modalities.text.tokens.shards import Joined
 
 SMALL = with_overrides(TextSettings(), {"vocabulary": 200, "slots": 32, "batch_slots": 64, "holdout": 0.05})
@@ -71,7 +71,8 @@ def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 def raw(corpus: Path, out: Path, settings: TextSettings = SMALL) -> TokenCache:
     out.mkdir()
     files = resolve([str(corpus)], out)
-    return build_cache(files, build_tokenizer(files, out, settings, print), out / "cache", settings, print)
+    made = build_tokenizer(files, out, settings, print)
+    return TokenCache.build(files, made, out / "cache", settings=settings, say=print)
 
 
 def same(one: TokenCache, two: TokenCache) -> None:

@@ -24,7 +24,7 @@ def caches(tmp_path_factory):
     domain.write_text("\n\n".join(f"patient {i} had {i % 7} mg of aspirin for pain." for i in range(300)))
     write_corpus(folder / "general.txt")
     return [
-        TokenCache.build(folder / f"{name}.txt", words, folder / name, max_slots=32, holdout=held)
+        TokenCache.build(folder / f"{name}.txt", words, folder / name, settings=TextSettings(slots=32, holdout=held))
         for name, held in (("domain", 0.2), ("general", 0.5))
     ]
 

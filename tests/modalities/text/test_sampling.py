@@ -78,7 +78,9 @@ def test_a_second_builder_of_a_cache_waits_and_takes_the_first_ones(tmp_path, ca
     found: list[TokenCache] = []
 
     def build() -> None:
-        found.append(TokenCache.build([corpus], tokenizer("wordpiece"), tmp_path / "cache", max_slots=32))
+        found.append(
+            TokenCache.build([corpus], tokenizer("wordpiece"), tmp_path / "cache", settings=TextSettings(slots=32))
+        )
 
     builders = [threading.Thread(target=build) for _ in range(3)]
     for b in builders:

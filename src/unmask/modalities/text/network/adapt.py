@@ -37,7 +37,7 @@ from unmask.modalities.text.reading.sources import in_memory, plain_text, resolv
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.batches import Replayed, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
-from unmask.modalities.text.tokens.corpus import build_cache, check_unknown
+from unmask.modalities.text.tokens.corpus import check_unknown
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.launcher import restarted
@@ -246,7 +246,8 @@ class TextAdaptation(Pretrainable[Adapted]):
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 write_json_lines(({"text": text} for text in texts), data)
         source, settings = sources_of(data, folder.parent, settings, say)
-        return build_cache(source, self.loaded.tokenizer, folder, settings, say, resumed=self.started)
+        words, resumed = self.loaded.tokenizer, self.started
+        return TokenCache.build(source, words, folder, settings=settings, resumed=resumed, say=say)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         loaded, settings, train = self.loaded, self.settings, self.train

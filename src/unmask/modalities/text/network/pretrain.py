@@ -34,7 +34,7 @@ from unmask.modalities.text.reading.sources import in_memory, resolve
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokens.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
-from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer, check_unknown
+from unmask.modalities.text.tokens.corpus import build_tokenizer, check_unknown
 from unmask.modalities.text.tokens.prepare import open_prepared, prepared_settings
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.checkpoint import checkpoints
@@ -113,9 +113,8 @@ class TextPretraining(Pretrainable[TextRun]):
             self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
             self.tokenizer.require_mask()
             expected = started_with(out, CORPUS) if started else None
-            self.cache = build_cache(
-                data, self.tokenizer, out / "cache", self.settings, say, resumed=started, expected=expected
-            )
+            how: dict[str, Any] = {"resumed": started, "expected": expected, "say": say}
+            self.cache = TokenCache.build(data, self.tokenizer, out / "cache", settings=self.settings, **how)
         if self.counts_neighbours and not started and self._co_occurrences(out) is None:
             self._count_co_occurrences(out, say)
 

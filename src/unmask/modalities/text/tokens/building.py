@@ -23,6 +23,7 @@ from unmask.errors import UserError, first_of, option, setting
 from unmask.files import fingerprint
 from unmask.modalities.text.reading.documents import first_undecodable
 from unmask.modalities.text.reading.sources import check_read
+from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens.scanning import (
     CorpusReading,
     Portion,
@@ -199,21 +200,19 @@ def processes() -> int:
     return min(cores, MOST_PROCESSES)
 
 
-def recipe_of(
-    tokenizer: Tokenizer, *, max_slots: int, holdout: float, seed: int, min_tokens: int = MIN_TOKENS
-) -> Recipe:
-    """How documents become examples of at most `max_slots` slots."""
-    room = max_slots - len(tokenizer.before) - len(tokenizer.after)
+def recipe_of(tokenizer: Tokenizer, settings: TextSettings, min_tokens: int = MIN_TOKENS) -> Recipe:
+    """How documents become examples of at most as many slots as the settings say."""
+    room = settings.slots - len(tokenizer.before) - len(tokenizer.after)
     if room < 1:
-        raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
+        raise UserError(f"slots={settings.slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
     stops = [i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None]
     return Recipe(
         tokenizer=tokenizer,
         room=room,
         least=min(min_tokens, room),
         stops=np.array(sorted(stops), np.int64),
-        holdout=holdout,
-        seed=seed,
+        holdout=settings.holdout,
+        seed=settings.train.seed,
     )
 
 

@@ -1,7 +1,7 @@
 """The tokenised corpus as memory-mapped arrays: tokenised once, read at memory speed, safe against a crash. Each is
 a file, the large ones in shards.
 
-Examples are pieces of documents of at most `max_slots` slots with [CLS] and [SEP] counted; pieces are cut between
+Examples are pieces of documents of at most `slots` slots with [CLS] and [SEP] counted; pieces are cut between
 units, near a sentence's end where one is near. A document is wholly in training or wholly held out; where a corpus has
 so few that none was drawn, the last examples of its last documents are held out.
 """
@@ -19,18 +19,19 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from unmask.engines.folder import PLAN
 from unmask.engines.local import Ended, LocalEngine
-from unmask.errors import UserError, check_choice
+from unmask.errors import UserError
 from unmask.files import check_files, sealed, unsealed
-from unmask.modalities.text.reading.documents import Parting, opened
+from unmask.modalities.text.reading.documents import opened
 from unmask.modalities.text.reading.sources import expand, on_hub, resolve
+from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, corpus_notes, processes, recipe_of
-from unmask.modalities.text.tokens.scanning import CorpusReading
+from unmask.modalities.text.tokens.scanning import CorpusReading, reading_of
 from unmask.modalities.text.tokens.shards import Joined
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.remote import Remote
@@ -132,13 +133,8 @@ class TokenCache:
         tokenizer: Tokenizer,
         folder: str | Path,
         *,
-        max_slots: int = 128,
-        column: str | None = None,
-        holdout: float = 0.01,
+        settings: TextSettings | None = None,
         min_tokens: int = MIN_TOKENS,
-        seed: int = 0,
-        entities: bool = False,
-        document: Parting = "auto",
         resumed: bool = False,
         expected: int | None = None,
         say: Callable[[str], None] | None = None,
@@ -146,11 +142,10 @@ class TokenCache:
         """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
 
         Args:
-            holdout: share of documents held out, chosen by a hash of the text, so that it is stable. If that draws
-                none (a single book), the last examples are held out instead, and `meta["held_out_by"]` says "tail".
+            settings: those of it that decide what the tokens are, see `reading_of`. Held out is a share of the
+                documents, chosen by a hash of the text, so that it is stable. If that draws none (a single book), the
+                last examples are held out instead, and `meta["held_out_by"]` says "tail".
             min_tokens: shorter pieces are left out.
-            entities: the "entities" of .jsonl rows are units, as whole words are else.
-            document: where documents of plain text end; see `iter_documents`.
             resumed: a run goes on with the tokens that it was begun with: what is there is not given up for others.
             expected: then, the `digest` that they must have; default that of what is there.
             say: called with lines on how far it is, how fast it goes, and what was made of the corpus.
@@ -159,20 +154,10 @@ class TokenCache:
         is the same on any number of them.
         """
         names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
-        settings: dict[str, Any] = {
-            "max_slots": max_slots,
-            "column": column,
-            "holdout": holdout,
-            "min_tokens": min_tokens,
-            "seed": seed,
-            "entities": entities,
-            "document": document,
-        }
-        folder, say = Path(folder), say or (lambda text: None)
-        key = _hash([VERSION, tokenizer.fingerprint(), tokenizer.tokens, settings, content_key(names)])
-        check_choice("document", document, get_args(Parting))
-        recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
-        reading = CorpusReading(column=column, entities=entities, document=document, holdout=holdout, seed=seed)
+        folder, say, settings = Path(folder), say or (lambda text: None), settings or TextSettings()
+        reading, recipe = reading_of(settings), recipe_of(tokenizer, settings, min_tokens)
+        chosen = {"max_slots": settings.slots, "min_tokens": min_tokens, **reading.chosen()}
+        key = _hash([VERSION, tokenizer.fingerprint(), tokenizer.tokens, chosen, content_key(names)])
         with alone(folder):
             made = there = None
             if (folder / "meta.json").exists():
@@ -185,13 +170,13 @@ class TokenCache:
                     plan = work.scan()
                     scanned = work.scanned(plan)
                     meta = work.indexed(scanned, recipe, work.sharded(plan, scanned, recipe)[1])
-                    meta |= {"key": key, "version": VERSION, "settings": settings}
+                    meta |= {"key": key, "version": VERSION, "settings": chosen}
                     work.clear()
                     (work.folder / "meta.json").write_text(json.dumps(sealed(meta), indent=1))
                     if resumed:
                         was = {} if there is None else there.meta
                         other = expected is not None and cls.open(work.folder).digest() != expected
-                        if other or _changed(was.get("settings") or {}, settings):
+                        if other or _changed(was.get("settings") or {}, chosen):
                             raise UserError(
                                 f"{folder.parent}: the run there was started with other data or settings: "
                                 f"{_other(folder.name, was, meta)}",

@@ -1,4 +1,4 @@
-"""The corpus of a run: its tokenizer, brought along or trained on it, and its cache of tokens."""
+"""The tokenizer of a run: brought along, or trained on its corpus."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from unmask.errors import UserError, setting
 from unmask.modalities.text.reading.sources import on_hub
 from unmask.modalities.text.recipes import TextSettings, changed
-from unmask.modalities.text.tokens.cache import TokenCache, alone, building, content_key
-from unmask.modalities.text.tokens.scanning import TOKENIZER_CHARACTERS, CorpusReading, first_threshold, size_of_files
+from unmask.modalities.text.tokens.cache import alone, building, content_key
+from unmask.modalities.text.tokens.scanning import TOKENIZER_CHARACTERS, first_threshold, reading_of, size_of_files
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.version import __version__
 from unmask.writing import written
@@ -61,14 +61,7 @@ def build_tokenizer(
     named = any(map(on_hub, data))  # nothing says that it is what it was
     if (out / "tokenizer.json").exists() and (reuse or (made == key and not named)):
         return Tokenizer.load(out)
-    reading = CorpusReading(
-        column=settings.column,
-        entities=settings.hide == "entity",
-        document=settings.document,
-        holdout=settings.holdout,
-        seed=settings.train.seed,
-        threshold=first_threshold(size_of_files(data), TOKENIZER_CHARACTERS),
-    )
+    reading = reading_of(settings, threshold=first_threshold(size_of_files(data), TOKENIZER_CHARACTERS))
     with alone(out / "cache"), building(out / "cache", data, reading) as work:  # the cache goes on with what it read
         plan = work.scan()
         tokenizer = new_tokenizer(work.sample(plan, work.scanned(plan), TOKENIZER_CHARACTERS), settings, say)
@@ -118,30 +111,3 @@ def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[s
     if made.vocab_size < settings.vocabulary:
         say(f"the text holds enough for {made.vocab_size} of them")
     return made
-
-
-def build_cache(
-    data: Sequence[str],
-    tokenizer: Tokenizer,
-    folder: Path,
-    settings: TextSettings,
-    say: Callable[[str], None],
-    *,
-    resumed: bool = False,
-    expected: int | None = None,
-) -> TokenCache:
-    """The cache of the tokens of some data, built in `folder` or found there."""
-    return TokenCache.build(
-        data,
-        tokenizer,
-        folder,
-        max_slots=settings.slots,
-        column=settings.column,
-        holdout=settings.holdout,
-        seed=settings.train.seed,
-        entities=settings.hide == "entity",
-        document=settings.document,
-        resumed=resumed,
-        expected=expected,
-        say=say,
-    )

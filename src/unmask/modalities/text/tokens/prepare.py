@@ -38,10 +38,10 @@ from unmask.modalities.text.tokens.cache import VERSION, TokenCache, content_key
 from unmask.modalities.text.tokens.corpus import check_unknown, given_tokenizer, new_tokenizer
 from unmask.modalities.text.tokens.scanning import (
     TOKENIZER_CHARACTERS,
-    CorpusReading,
     Portion,
     Scanned,
     first_threshold,
+    reading_of,
     size_of_files,
 )
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -166,16 +166,8 @@ class Preparation(Building):
         ]
         key = hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
         self.size = size_of_files(files)
-        reading = CorpusReading(
-            folder=str(out.absolute()),
-            key=key,
-            column=settings.column,
-            entities=settings.hide == "entity",
-            document=settings.document,
-            holdout=settings.holdout,
-            seed=settings.train.seed,
-            threshold=0 if self.given is not None else first_threshold(self.size, TOKENIZER_CHARACTERS),
-        )
+        threshold = 0 if self.given is not None else first_threshold(self.size, TOKENIZER_CHARACTERS)
+        reading = reading_of(settings, folder=str(out.absolute()), key=key, threshold=threshold)
         super().__init__(out, files, files, reading, work, say)
 
     def run(self) -> float | None:
@@ -198,7 +190,7 @@ class Preparation(Building):
             scanned = self.scanned(plan)
         with self.timed("tokenizer"):
             tokenizer = self.tokenizer(plan, scanned)
-        recipe = recipe_of(tokenizer, max_slots=s.slots, holdout=s.holdout, seed=s.train.seed)
+        recipe = recipe_of(tokenizer, s)
         with self.timed("tokenise"):
             rate, shards = self.sharded(plan, scanned, recipe)
         with self.timed("index"):

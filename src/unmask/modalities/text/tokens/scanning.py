@@ -41,6 +41,7 @@ from unmask.modalities.text.reading.sources import (
     sound_documents,
     suffix_of,
 )
+from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens.tokenising import is_held_out
 from unmask.remote import Place, place, size_of
 from unmask.writing import replacing
@@ -74,6 +75,23 @@ class CorpusReading:
     threshold: int = 0
     folder: str = ""
     key: str = ""
+
+    def chosen(self) -> dict[str, Any]:
+        """What of it a person chose."""
+        return {k: v for k, v in asdict(self).items() if k not in ("threshold", "folder", "key")}
+
+
+def reading_of(settings: TextSettings, **more: Any) -> CorpusReading:
+    """How documents are read by `column`, `hide` ('entity': the "entities" of .jsonl rows are units), `document`,
+    `holdout` and the seed of some settings."""
+    return CorpusReading(
+        column=settings.column,
+        entities=settings.hide == "entity",
+        document=settings.document,
+        holdout=settings.holdout,
+        seed=settings.train.seed,
+        **more,
+    )
 
 
 def scan(reading: CorpusReading, task: tuple[int, Portion]) -> int:
