@@ -340,6 +340,21 @@ def activation_name(name: str) -> str:
     return table[name]
 
 
+SIZES = {"hidden_size": "width", "num_hidden_layers": "layers", "num_attention_heads": "heads"}
+"""Entry of nearly every config.json -> field of `EncoderConfig`."""
+
+
+def read_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Width, layers and heads, from a config.json."""
+    return {ours: config[theirs] for theirs, ours in SIZES.items()}
+
+
+def written_sizes(encoder: EncoderConfig) -> dict[str, Any]:
+    """Entries of a config.json, with the width inside the feed-forward network."""
+    sizes = {theirs: getattr(encoder, ours) for theirs, ours in SIZES.items()}
+    return sizes | {"intermediate_size": encoder.feedforward.inner}
+
+
 def pair(theirs: str, ours: str, *, bias: bool = True) -> tuple[tuple[str, str], ...]:
     """Rules for a module's weight and bias."""
     return tuple((f"{theirs}.{p}", f"{ours}.{p}") for p in (("weight", "bias") if bias else ("weight",)))

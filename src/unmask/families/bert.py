@@ -6,21 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from unmask.core.token_codec import TokenCodecConfig
-from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
+from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm
 from unmask.errors import UserError
-from unmask.families.base import Family, activation_name, bert_body, heads, masked_head
+from unmask.families.base import Family, activation_name, bert_body, heads, masked_head, read_sizes, written_sizes
+
+NAMES = {"gelu_tanh": "gelu_new"}
+"""Of an activation here and there."""
 
 
-def read_body(config: Mapping[str, Any], *, offset: int = 0, epsilon: float = 1e-12) -> EncoderConfig:
+def read_body(config: Mapping[str, Any], *, offset: int = 0) -> EncoderConfig:
     """The encoder of every model with BERT's body; `offset` is where RoBERTa's positions start."""
     if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
         raise UserError(f"position_embedding_type {kind!r} in config.json is not supported", hint="Known: absolute.")
-    norm = Norm(placement="post", epsilon=float(config.get("layer_norm_eps", epsilon)))
+    norm = Norm(placement="post", epsilon=float(config.get("layer_norm_eps", 1e-12)))
     embedding = config.get("embedding_size")
     return EncoderConfig(
-        width=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
+        **read_sizes(config),
         embedding_width=embedding if embedding not in (None, config["hidden_size"]) else None,
         norm=norm,
         positions=Learned(slots=config.get("max_position_embeddings", 512) - offset, offset=offset),
@@ -36,18 +37,14 @@ def read_body(config: Mapping[str, Any], *, offset: int = 0, epsilon: float = 1e
 
 def write_body(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     """config.json entries of every model with BERT's body."""
-    assert isinstance(encoder.positions, Learned)
-    names = {"gelu_tanh": "gelu_new"}
+    assert isinstance(encoder.positions, Learned | Disentangled)
     act = encoder.feedforward.activation
     return {
-        "hidden_size": encoder.width,
-        "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads,
-        "intermediate_size": encoder.feedforward.inner,
-        "hidden_act": names.get(act, act),
+        **written_sizes(encoder),
+        "hidden_act": NAMES.get(act, act),
         "hidden_dropout_prob": encoder.dropout,
         "attention_probs_dropout_prob": encoder.attention_dropout,
-        "max_position_embeddings": encoder.positions.slots + encoder.positions.offset,
+        "max_position_embeddings": encoder.positions.slots + getattr(encoder.positions, "offset", 0),
         "type_vocab_size": codec.types,
         "layer_norm_eps": encoder.norm.epsilon,
         "initializer_range": encoder.initial_deviation,

@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from unmask.core.token_codec import TokenCodecConfig
-from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Entrance, Norm
+from unmask.encoder.config import Disentangled, EncoderConfig, Entrance
 from unmask.errors import UserError
 from unmask.families.base import Family, activation_name, bert_body, heads, masked_head, pair
-from unmask.families.bert import ALIASES, HEAD
+from unmask.families.bert import ALIASES, HEAD, NAMES, head, read_body, write_body
 
 DECODER_STEPS = 2
 """Times the last layer is asked by the enhanced mask decoder, as released."""
@@ -50,47 +50,19 @@ def _positions(config: Mapping[str, Any]) -> Disentangled:
 
 
 def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
-    norm = Norm(placement="post", epsilon=float(config.get("layer_norm_eps", 1e-7)))
-    act = activation_name(config.get("hidden_act", "gelu"))
-    embedding = config.get("embedding_size")
-    encoder = EncoderConfig(
-        width=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
-        embedding_width=embedding if embedding not in (None, config["hidden_size"]) else None,
-        norm=norm,
-        positions=_positions(config),
-        entrance=Entrance(project_first=True),
-        feedforward=MLP(inner=config["intermediate_size"], activation=act),  # type: ignore[arg-type]
-        dropout=float(config.get("hidden_dropout_prob", 0.1)),
-        attention_dropout=float(config.get("attention_probs_dropout_prob", 0.1)),
-        initial_deviation=float(config.get("initializer_range", 0.02)),
+    config = {"layer_norm_eps": 1e-7, "type_vocab_size": 0, **config, "position_embedding_type": "absolute"}
+    encoder = dataclasses.replace(
+        read_body(config), positions=_positions(config), entrance=Entrance(project_first=True)
     )
-    return encoder, {
-        "width": encoder.input_width,
-        "encoder_width": encoder.width,
-        "types": int(config.get("type_vocab_size", 0)),
-        "head_activation": act,
-        "head_norm": norm,
-        "tied": bool(config.get("tie_word_embeddings", True)),
-    }
+    return encoder, head(config, encoder)
 
 
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     kind = encoder.positions
     assert isinstance(kind, Disentangled)
-    names = {"gelu_tanh": "gelu_new"}
     terms = ["c2p"] * kind.content_to_position + ["p2c"] * kind.position_to_content
-    return {
-        "hidden_size": encoder.width,
+    return write_body(encoder, codec, special) | {
         "embedding_size": encoder.input_width,
-        "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads,
-        "intermediate_size": encoder.feedforward.inner,
-        "hidden_act": names.get(encoder.feedforward.activation, encoder.feedforward.activation),
-        "hidden_dropout_prob": encoder.dropout,
-        "attention_probs_dropout_prob": encoder.attention_dropout,
-        "max_position_embeddings": kind.slots,
         "relative_attention": True,
         "max_relative_positions": kind.furthest,
         "position_buckets": kind.buckets or -1,
@@ -99,10 +71,7 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
         "norm_rel_ebd": "layer_norm" if kind.normed else "none",
         "position_biased_input": kind.absolute,
         "conv_kernel_size": kind.convolution,
-        "conv_act": names.get(kind.convolution_activation, kind.convolution_activation),
-        "type_vocab_size": codec.types,
-        "layer_norm_eps": encoder.norm.epsilon,
-        "initializer_range": encoder.initial_deviation,
+        "conv_act": NAMES.get(kind.convolution_activation, kind.convolution_activation),
     }
 
 

@@ -9,7 +9,7 @@ from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Entrance, Gated, Norm, Rotary
 from unmask.encoder.kinds import AttentionKind, Full, GroupedQuery
 from unmask.errors import UserError
-from unmask.families.base import Family, Head, activation_name, pair
+from unmask.families.base import Family, Head, activation_name, pair, read_sizes, written_sizes
 
 
 def rope_base(config: Mapping[str, Any], default: float) -> float:
@@ -29,9 +29,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     bias = bool(config.get("mlp_bias", False))
     norm = Norm(placement="pre", kind="rms", epsilon=float(config.get("rms_norm_eps", 1e-5)), bias=False)
     encoder = EncoderConfig(
-        width=width,
-        layers=config["num_hidden_layers"],
-        heads=heads,
+        **read_sizes(config),
         norm=norm,
         positions=Rotary(base=rope_base(config, 250_000.0), slots=config.get("max_position_embeddings", 8192)),
         entrance=Entrance(norm=False),
@@ -61,11 +59,8 @@ def _attention(config: Mapping[str, Any], heads: int) -> AttentionKind:
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     return {
-        "hidden_size": encoder.width,
-        "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads,
+        **written_sizes(encoder),
         "num_key_value_heads": encoder.kv_heads,
-        "intermediate_size": encoder.feedforward.inner,
         "hidden_act": encoder.feedforward.activation,
         "max_position_embeddings": encoder.positions.slots,
         "rms_norm_eps": encoder.norm.epsilon,

@@ -10,7 +10,7 @@ from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Gated, Norm, Rotary
 from unmask.encoder.kinds import Local
 from unmask.errors import UserError
-from unmask.families.base import Family, Head, activation_name, pair
+from unmask.families.base import Family, Head, activation_name, pair, read_sizes, written_sizes
 
 
 def _bases(config: Mapping[str, Any]) -> tuple[float, float]:
@@ -43,9 +43,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
     norm = Norm(placement="pre", epsilon=float(config.get("norm_eps", 1e-5)), bias=bias, first_is_identity=True)
     act = activation_name(config.get("hidden_activation", "gelu"))
     encoder = EncoderConfig(
-        width=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
+        **read_sizes(config),
         norm=norm,
         positions=Rotary(base=full, local_base=local, slots=config.get("max_position_embeddings", 8192)),
         feedforward=Gated(
@@ -87,10 +85,7 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
         for i in range(encoder.layers)
     ]
     return {
-        "hidden_size": encoder.width,
-        "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads,
-        "intermediate_size": encoder.feedforward.inner,
+        **written_sizes(encoder),
         "hidden_activation": _NAMES.get(encoder.feedforward.activation, encoder.feedforward.activation),
         "classifier_activation": _NAMES.get(codec.head_activation, codec.head_activation),
         "classifier_bias": codec.head_bias,

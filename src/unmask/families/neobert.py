@@ -12,7 +12,7 @@ from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Entrance, Gated, Norm, Rotary
 from unmask.encoder.kinds import Full
 from unmask.errors import UserError
-from unmask.families.base import Family, pair
+from unmask.families.base import Family, pair, read_sizes, written_sizes
 
 
 def inner_width(published: int) -> int:
@@ -32,9 +32,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
             raise UserError(f"{key} {found!r} in config.json is not supported", hint=f"Known: {value}.")
     norm = Norm(placement="pre", kind="rms", epsilon=float(config.get("norm_eps", 1e-6)), bias=False)
     encoder = EncoderConfig(
-        width=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
+        **read_sizes(config),
         norm=norm,
         positions=Rotary(base=10_000.0, slots=config.get("max_length", 4096)),
         entrance=Entrance(norm=False),
@@ -54,9 +52,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     return {
-        "hidden_size": encoder.width,
-        "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads,
+        **written_sizes(encoder),
         "intermediate_size": encoder.feedforward.inner * 3 // 2,
         "hidden_act": "SwiGLU",
         "rms_norm": True,
