@@ -147,7 +147,7 @@ def test_calibrated_answers_say_so(asking: Path):
         ("{code} within 400 years", "The model was trained on horizons from"),
         ("{code} > 3 within {days} days", "comes without numbers"),
         ("{lab} > 1e9 within {days} days", "no value of {lab} in training was near 1e+09"),
-        ("{lab} >= 3 within {days} days", "'>= 3' after {lab}"),
+        ("{lab} = 3 within {days} days", "'= 3' after {lab}"),
         ("{code}, {lab} within {days} days", "several codes"),
         ("any of {code}, , {lab} within {days} days", "missing between commas"),
         ("{code}", "does not end with: within NUMBER UNIT"),
@@ -196,6 +196,10 @@ def test_words_become_items():
     assert [(i.code, i.side, i.cut) for i in query.items] == [("a, > b", -1, -2.5), ("LAB//x", 0, 0.0)]
     assert query.hours == 336
     assert parsed("A b within 1 year").items[0].code == "A b"
+    assert parsed("not A within 1 day").none
+    cut = np.float32([parsed(f"A {mark} 9.1 within 1 day").items[0].cut for mark in (">=", "<=")])
+    assert cut[0] < np.float32(9.1) < cut[1]
+    assert np.nextafter(cut[0], cut[1]) == np.nextafter(cut[1], cut[0]) == np.float32(9.1)
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,15 @@ def test_conditions_are_met_or_refused(records, tmp_path):
     frame = pl.read_parquet(tmp_path / "old/data/0.parquet")
     assert frame["subject_id"].n_unique() == 20
     assert "A" not in frame["code"]
-    with pytest.raises(UserError, match="not a number"):
-        generate(records, 20, tmp_path / "none", where="age > 1.2.3")
+    for wrong, says in {
+        "age > 1.2.3": "not a number",
+        "A, B": "condition 'A, B': several codes",
+        "A = 3": "'= 3' after A",
+        "A and": "'A and' is no code",
+        "age": "no age",
+    }.items():
+        with pytest.raises(UserError, match=says):
+            generate(records, 20, tmp_path / "none", where=wrong)
     times = frame.drop_nulls("time").group_by("subject_id").agg(pl.col("time").max() - pl.col("time").min())
     assert (times["time"].dt.total_days() / 365.25 > 60).all()
     with pytest.raises(UserError, match=r"'ALONE' is no code of 5 patients"):
@@ -92,6 +99,16 @@ def test_conditions_are_met_or_refused(records, tmp_path):
     with pytest.raises(UserError, match="0 of 500 patients drawn meet A > 500"):
         generate(records, 5, tmp_path / "none", where="A > 500")
     assert not (tmp_path / "none").exists()
+
+
+def test_conditions_are_those_of_questions(records, tmp_path):
+    found = generate(records, 40, tmp_path / "some", where='any of A >= 9.5, "b" and SEX//F')
+    frame = pl.read_parquet(tmp_path / "some/data/0.parquet")
+    met = (pl.col("code") == "B") | ((pl.col("code") == "A") & (pl.col("numeric_value") >= 9.5))
+    assert frame.group_by("subject_id").agg(met.any())["code"].all()
+    assert found["conditions"] == {'any of A >= 9.5, "b"': ["A", "B"], "SEX//F": ["SEX//F"]}
+    with pytest.raises(UserError, match="no age"):
+        generate(records.filter(pl.col("code") != "MEDS_BIRTH"), 9, tmp_path / "none", where="age > 3")
 
 
 def test_too_few_patients_are_refused(records, tmp_path):

@@ -6,6 +6,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result
+from unmask.errors import first_of
 from unmask.files import check_results
 
 SHOWN_CODES = 10
@@ -129,6 +130,7 @@ def generate(
         "patients are left out",
     ]
     lines += [f"{found['drawn']:,} drawn for these that meet the conditions"] if found["conditions"] else []
+    lines += [f"condition {term!r}: {first_of(codes)}" for term, codes in found["conditions"].items()]
     return Result(found, lines)
 
 

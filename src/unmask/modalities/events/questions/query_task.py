@@ -91,13 +91,8 @@ def _items(predicate: Predicate, vocabulary: Vocabulary, why: list[str]) -> list
         why.append(f"{predicate.name} has two bounds")
     side = ""
     if predicate.least is not None:
-        side = f" > {_open(predicate.least, -np.inf if predicate.least_inclusive else predicate.least)!r}"
+        side = f" >{'=' * predicate.least_inclusive} {np.float32(predicate.least):.9g}"
     elif predicate.most is not None:
-        side = f" < {_open(predicate.most, np.inf if predicate.most_inclusive else predicate.most)!r}"
+        side = f" <{'=' * predicate.most_inclusive} {np.float32(predicate.most):.9g}"
     hit = matching(predicate, vocabulary.codes)
     return [f'"{code}"{side}' for code, there in zip(vocabulary.codes, hit, strict=True) if there and '"' not in code]
-
-
-def _open(bound: float, towards: float) -> float:
-    """A bound that counts itself, as one that does not: the next number in single precision."""
-    return float(np.nextafter(np.float32(bound), np.float32(towards)))

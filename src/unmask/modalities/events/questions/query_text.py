@@ -1,11 +1,13 @@
-"""Questions in words: "LAB//glucose > 10 within 30 days".
+"""Questions in words: "LAB//glucose > 10 within 30 days"; and conditions on patients, which are the same without a
+horizon.
 
-    QUESTION = [any of | none of] ITEM [, ITEM]... within NUMBER UNIT
-    ITEM     = CODE [> NUMBER | < NUMBER]
+    QUESTION  = CONDITION within NUMBER UNIT
+    CONDITION = ITEM | not ITEM | any of ITEM [, ITEM]... | none of ITEM [, ITEM]...
+    ITEM      = CODE [> NUMBER | >= NUMBER | < NUMBER | <= NUMBER]
 
-A code that holds a comma, > or <, or the word within, stands in double quotes. `none of` is the complement of `any of`;
-both are answered for the set as a whole, as sets were trained, not from answers to its parts. Units are hours, days,
-weeks, months (30.4375 days) and years (365.25).
+A code that holds a comma, > or <, or the words and or within, stands in double quotes. `none of` is the complement of
+`any of`; both are answered for the set as a whole, as sets were trained, not from answers to its parts. Units are
+hours, days, weeks, months (30.4375 days) and years (365.25).
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ DAY, YEAR = 24.0, 24 * 365.25
 UNITS = {"hour": 1.0, "day": DAY, "week": 7 * DAY, "month": YEAR / 12, "year": YEAR}
 """Hours."""
 EXAMPLE = 'For example: "LAB//glucose > 10 within 30 days", or "any of A, B within 1 year".'
+GRAMMAR = (
+    'Such as LAB//glucose > 10, not A, any of A, B, or none of A, B; a code with a comma in double quotes: "A, B".'
+)
 MOST_CHARACTERS = 8_000
 """Of a question."""
 SLACK = 1e-3
@@ -68,17 +73,27 @@ def parsed(text: str) -> Query:
     hours = UNITS.get(unit.lower()) or UNITS.get(unit.lower().removesuffix("s"))
     if hours is None:
         raise UserError(f"question {text!r}: {unit!r} is not a unit of time", hint=f"Use {', '.join(UNITS)}.")
-    hours *= _number(horizon, text, "a horizon")
+    hours *= _number(horizon, f"question {text!r}", "a horizon")
     if hours <= 0:
         raise UserError(f"question {text!r}: a horizon of {horizon}", hint="Give a number above 0.")
-    head = re.match(r"(any|none)\s+of\s+", what, flags=re.IGNORECASE)
-    parts = _split(what if head is None else what[head.end() :], text)
-    if head is None and len(parts) > 1:
-        raise UserError(f"question {text!r}: several codes", hint="Say whether any of them or none of them is meant.")
-    if len(parts) > MOST_ITEMS:
-        raise UserError(f"question {text!r}: {len(parts)} codes", hint=f"{MOST_ITEMS} at most: ask in parts.")
-    none = head is not None and head[1].lower() == "none"
-    return Query(text=text.strip(), items=tuple(_item(part, text) for part in parts), hours=hours, none=none)
+    items, none = condition(what, f"question {text!r}")
+    if len(items) > MOST_ITEMS:
+        raise UserError(f"question {text!r}: {len(items)} codes", hint=f"{MOST_ITEMS} at most: ask in parts.")
+    return Query(text=text.strip(), items=items, hours=hours, none=none)
+
+
+def condition(words: str, prefix: str) -> tuple[tuple[CodeCondition, ...], bool]:
+    """Any of which items are meant, or (True) none of them; `prefix`: what messages call the words.
+
+    >>> condition("not A >= 2", "condition")
+    ((CodeCondition(code='A', side=1, cut=1.9999998807907104),), True)
+    """
+    head = re.match(r"(any\s+of|none\s+of|not)\s+", words, flags=re.IGNORECASE)
+    parts = _split(words if head is None else words[head.end() :], prefix)
+    several = head is not None and head[1].lower() != "not"
+    if len(parts) > 1 and not several:
+        raise UserError(f"{prefix}: several codes", hint="Say whether any of them or none of them is meant.")
+    return tuple(_item(part, prefix) for part in parts), head is not None and head[1][0] not in "aA"
 
 
 def _horizon(text: str) -> tuple[str, str, str]:
@@ -93,43 +108,43 @@ def _horizon(text: str) -> tuple[str, str, str]:
     return what, tail[0], tail[1]
 
 
-def _split(words: str, text: str) -> list[str]:
+def _split(words: str, prefix: str) -> list[str]:
     """Parts between commas that are not within quotes."""
     if words.count('"') % 2:
-        raise UserError(f'question {text!r}: a " that is not closed', hint=EXAMPLE)
+        raise UserError(f'{prefix}: a " that is not closed', hint=GRAMMAR)
     parts = re.findall(r'(?:[^,"]|"[^"]*")+', words)
     parts = [part.strip() for part in parts]
     if not parts or not all(parts) or len(parts) != len(re.sub(r'"[^"]*"', "", words).split(",")):
-        raise UserError(f"question {text!r}: a code is missing between commas", hint=EXAMPLE)
+        raise UserError(f"{prefix}: a code is missing between commas", hint=GRAMMAR)
     return parts
 
 
-def _item(part: str, text: str) -> CodeCondition:
+def _item(part: str, prefix: str) -> CodeCondition:
     mark = re.search(r"[<>=]", part[part.rfind('"') + 1 :])
     end = len(part) if mark is None else part.rfind('"') + 1 + mark.start()
     code, rest = part[:end].strip(), part[end:].strip()
     if len(code) > 2 and code[0] == code[-1] == '"':
         code = code[1:-1]
     if not code or '"' in code:
-        raise UserError(f"question {text!r}: {part!r} is not a code, or a code beyond a value", hint=EXAMPLE)
+        raise UserError(f"{prefix}: {part!r} is not a code, or a code beyond a value", hint=GRAMMAR)
     if not rest:
         return CodeCondition(code=code)
-    beyond = re.fullmatch(r"([<>])\s*([^<>=\s]+)", rest)
+    beyond = re.fullmatch(r"([<>])(=?)\s*([^<>=\s]+)", rest)
     if beyond is None:
-        raise UserError(
-            f"question {text!r}: {rest!r} after {code}", hint="Values are asked for as > NUMBER or < NUMBER."
-        )
-    cut = _number(beyond[2], text, f"the value of {code}")
-    return CodeCondition(code=code, side=ABOVE if beyond[1] == ">" else BELOW, cut=cut)
+        raise UserError(f"{prefix}: {rest!r} after {code}", hint="Values are given as > NUMBER, >=, < or <=.")
+    cut, side = _number(beyond[3], prefix, f"the value of {code}"), ABOVE if beyond[1] == ">" else BELOW
+    if beyond[2]:  # a bound that counts itself is the next number, in the precision of values, that does not
+        cut = float(np.nextafter(np.float32(cut), np.float32(-side * np.inf)))
+    return CodeCondition(code=code, side=side, cut=cut)
 
 
-def _number(word: str, text: str, of: str) -> float:
+def _number(word: str, prefix: str, of: str) -> float:
     try:
         found = float(word)
     except ValueError:
         found = float("nan")
     if not np.isfinite(found):
-        raise UserError(f"question {text!r}: {of} is {word!r}, not a number", hint=EXAMPLE)
+        raise UserError(f"{prefix}: {of} is {word!r}, not a number", hint=GRAMMAR)
     return found
 
 
@@ -147,7 +162,11 @@ def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> 
                 raise _unknown(query, item, vocabulary, share, number)
             with np.errstate(over="ignore"):
                 code[q, i], side[q, i], cut[q, i] = number, item.side, np.float32(item.cut)  # as values are kept
-            if item.side and not vocabulary.knots[number, 0] <= cut[q, i] <= vocabulary.knots[number, -1]:
+            ends = vocabulary.knots[number, [0, -1]].astype(np.float32)
+            low, high = np.nextafter(
+                ends, np.array([-np.inf, np.inf], np.float32)
+            )  # where ends that count themselves lie
+            if item.side and not low <= cut[q, i] <= high:
                 raise _no_value_near(query, item, vocabulary.knots[number])
         if not edges[0] * (1 - SLACK) <= query.hours <= edges[-1] * (1 + SLACK):
             raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import polars as pl
 
 from unmask.errors import UserError, option, suggest
 from unmask.modalities.events.outcome.clinical import descriptions
+from unmask.modalities.events.questions.queries import ABOVE, BELOW
+from unmask.modalities.events.questions.query_text import condition
 from unmask.modalities.events.records.histories import YEAR
 from unmask.modalities.events.records.meds import BIRTH, HOUR, as_events
 from unmask.modalities.events.records.shards import SCHEMA, write_meds
@@ -21,6 +23,8 @@ from unmask.writing import check_absent
 
 ATTEMPTS = 50
 """Patients drawn at most for each that is asked for, where conditions are given."""
+AND = re.compile(r'\sand\s(?=(?:[^"]*"[^"]*")*[^"]*$)', flags=re.IGNORECASE)
+"""Between conditions, not within quotes."""
 TOGETHER = 500
 """Patients drawn side by side."""
 
@@ -38,13 +42,14 @@ def generate(
         data: a MEDS folder, a table with the columns of one, or events read before.
         patients: how many.
         out: MEDS folder to make.
-        where: conditions that every patient meets, joined by "and": "age > 70" (years at the last event), a code or
-            words of its description ("diabetes"), "not CODE", "CODE > 10" (any of its values).
+        where: conditions that every patient meets, joined by "and", in the words of questions (`query_text`): "age >
+            70" (years at the last event), "CODE > 10" (any of its values), "any of A, B", "not A"; for a code also
+            words of its description ("diabetes").
         seed: the same seed gives the same folder.
 
     Returns:
         out, rows (patients), events, codes, learnt_from (patients), drawn (patients, of whom `rows` met them),
-        left_out (codes that too few patients have), repeats, conditions.
+        left_out (codes that too few patients have), repeats, conditions (each with the codes that it was taken for).
 
     Raises:
         UserError: too few patients; a condition that names no code, or that too few of those drawn meet.
@@ -57,10 +62,10 @@ def generate(
     sequences, words = sequences_of(events, learnt), descriptions(data)
     names = sequences.vocabulary.codes
     given = [where] if isinstance(where, str) else list(where)
-    terms = [t.strip() for w in given for t in re.split(r"\sand\s", w)]
+    terms = [t.strip() for w in given for t in AND.split(w)]
     drawable = {names[i]: int(i) for i in np.r_[sequences.static, sequences.timed]}
-    born = np.isfinite(sequences.age)
-    conditions = [_condition(term, drawable, words, ages=bool(born.any())) for term in terms]
+    meant, ages = dict[str, list[str]](), bool(np.isfinite(sequences.age).any())
+    conditions = [_condition(term, drawable, words, meant, ages=ages) for term in terms]
     generator = Generator(sequences, seed=seed)
 
     frames: list[pl.DataFrame] = []
@@ -94,7 +99,7 @@ def generate(
         "left_out": len(sequences.left_out),
         "least": LEAST,
         "repeats": sequences.repeats,
-        "conditions": terms,
+        "conditions": meant,
     }
 
 
@@ -138,31 +143,30 @@ def _drawn(generator: Generator, count: int, rng: np.random.Generator) -> pl.Dat
     return pl.concat(frames).sort("patient", "time", nulls_last=False, maintain_order=True)
 
 
-def _condition(term: str, codes: dict[str, int], words: dict[str, str], *, ages: bool) -> Any:
-    """What gives the patients of a frame who meet a term."""
-    found = re.fullmatch(r"(not\s+)?(.+?)(?:\s*(>=|<=|>|<)\s*(-?[0-9.]+))?", term, flags=re.IGNORECASE)
-    name = found[2].strip().strip('"') if found else ""
-    if not found or not name:
-        raise UserError(f"condition {term!r}", hint='Such as "age > 70", "diabetes", "not CODE" or "CODE > 10".')
-    none, mark = bool(found[1]), found[3]
-    try:
-        cut = float(found[4] or 0)
-    except ValueError:
-        raise UserError(f"condition {term!r}: {found[4]} is not a number", hint='Such as "age > 70".') from None
-    compare = {">": pl.Expr.gt, "<": pl.Expr.lt, ">=": pl.Expr.ge, "<=": pl.Expr.le}
-    if name.lower() == "age" and ages and mark:
-        last = pl.col("age").max()
-        test = compare[mark](last, cut).fill_null(False)
-    else:
-        low = name.lower()
-        exact = [number for code, number in codes.items() if code.lower() == low]
-        spoken = [n for code, n in codes.items() if low in code.lower() or low in words.get(code, "").lower()]
-        if not (chosen := exact or spoken):
+def _condition(
+    term: str, codes: dict[str, int], words: dict[str, str], meant: dict[str, list[str]], *, ages: bool
+) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """What gives the patients of a frame who meet a term; `meant`: takes the codes that the term was taken for."""
+    items, none = condition(term, prefix := f"condition {term!r}")
+    tests, found = [], list[str]()
+    for item in items:
+        name, here, value = item.code.lower(), pl.lit(True), pl.col("numeric_value")
+        if name == "age" and ages and item.side:
+            chosen, value = ["age"], pl.col("age").max()
+        else:
+            chosen = [code for code in codes if code.lower() == name]
+            if not chosen and name == "age":
+                raise UserError(f"{prefix}: no age", hint='Such as "age > 70", of records with births (MEDS_BIRTH).')
+            chosen = chosen or [c for c in codes if name in c.lower() or name in words.get(c, "").lower()]
+            here = pl.col("code").is_in([codes[c] for c in chosen])
+        if not chosen:
             raise UserError(
-                f"condition {term!r}: {name!r} is no code of {LEAST} patients or more, nor in its description",
-                hint=suggest(name, list(codes)),
+                f"{prefix}: {item.code!r} is no code of {LEAST} patients or more, nor in its description",
+                hint=suggest(item.code, list(codes)),
             )
-        here = pl.col("code").is_in(chosen)
-        test = (here & compare[mark](pl.col("numeric_value"), cut).fill_null(False) if mark else here).any()
-    test = ~test if none else test
-    return lambda frame: frame.group_by("patient").agg(met=test).filter("met")
+        found += chosen
+        beyond = {ABOVE: value > item.cut, BELOW: value < item.cut, 0: pl.lit(True)}[item.side]
+        tests.append((here & beyond.fill_null(False)).any())
+    meant[term] = found
+    test = pl.any_horizontal(tests)
+    return lambda frame: frame.group_by("patient").agg(met=~test if none else test).filter("met")
