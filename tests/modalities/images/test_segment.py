@@ -24,6 +24,7 @@ from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import read_pairs
 from unmask.modalities.images.segment.tiles import picture_probabilities, probability_bands, window_of
 from unmask.modalities.images.segment.training import segment_loss
+from unmask.training import precision
 
 
 def saved(where: Path, arrays: list[np.ndarray], ending: str = ".png") -> Path:
@@ -92,6 +93,14 @@ def test_what_is_learnt_beats_the_rules_and_survives_its_folder(tuned, tmp_path)
     new = np.random.default_rng(3).integers(0, 255, (2, 48, 48), np.uint8)
     assert not any("learnt from" in note for note in again.evaluate(new, (new > 99).astype(np.uint8) * 255)["notes"])
     assert unmask.evaluate(root / "segmenter", root / "pictures", root / "masks")["pictures"] == 7
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_segmenter_is_used_in_the_precision_it_was_trained_in(tuned, monkeypatch, fast):
+    root, _ = tuned
+    monkeypatch.setattr(precision, "bf16_features", lambda: ["AMX"] if fast else [])
+    assert unmask.load(root / "segmenter").precision == ("bf16" if fast else "fp32")
+    assert unmask.load(root / "segmenter", precision="fp32").precision == "fp32"
 
 
 def test_where_tiles_begin_does_not_show(tuned):

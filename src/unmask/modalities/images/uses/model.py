@@ -37,7 +37,7 @@ from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.recipes import ATTRIBUTES
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
 from unmask.modalities.images.uses.score import Scored, attention_maps, probe_accuracies, score_pictures, scored_of
-from unmask.training.precision import computing, precision_of, resolve_device
+from unmask.training.precision import computing, precision_of, resolve_device, resolve_precision
 from unmask.verbs import Usable
 
 
@@ -362,18 +362,18 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
     or a `Segmenter`.
 
     Args:
-        precision: 'auto' computes in fp32 for models under 10 M parameters, else measures.
+        precision: 'auto' computes as training does, but models under 10 M parameters in fp32; a segmenter, which has
+            work per pixel, in whatever is faster (bf16 with AMX: half the time, the same Dice).
     """
     where = resolve_device(device)
     with damaged(path):
         folder = load_folder(path, **shape)
-    name = precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
-    model = ImageModel(folder, where, name)
     if folder.segmenter is not None:
         from unmask.modalities.images.segment.segmenter import Segmenter
 
-        return Segmenter.restore(model)
+        return Segmenter.restore(ImageModel(folder, where, resolve_precision(precision, where).name))
+    model = ImageModel(folder, where, precision_of(folder.model, precision, where))
     if folder.classifier is None:
         return model
     from unmask.modalities.images.classify.classifier import Classifier
