@@ -109,7 +109,7 @@ def main() -> None:
             model = load(args.work / "model", device=args.device)
             shutil.rmtree(args.work / stage, ignore_errors=True)  # of an earlier call
             done = finetune_classify(model, train, args.work / stage, settings=settings)
-            right = done.classifier.probabilities(test).argmax(-1) == test.labels
+            right = done.model.probabilities(test).argmax(-1) == test.labels
             found[stage] = {"accuracy": float(right.mean()), "seconds": time.perf_counter() - start, **done.figures}
     path.write_text(json.dumps(found, indent=1))
     print(json.dumps(found, indent=1))

@@ -160,7 +160,7 @@ def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
         start, used = time.perf_counter(), cpu()
         done = finetune_classify(model, few, folder, settings=settings, console=False)
         seconds, spent = time.perf_counter() - start, cpu() - used
-        right = done.classifier.probabilities(test).argmax(-1) == test.labels
+        right = done.model.probabilities(test).argmax(-1) == test.labels
         out[name] = float(right.mean())
         out[f"{name} seconds"], out[f"{name} cpu"] = round(seconds, 1), round(spent, 1)
         print(f"  seed {seed} {name}: {out[name]:.2%} ({spent:.0f} s of processor time)", flush=True)

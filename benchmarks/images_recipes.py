@@ -214,7 +214,7 @@ def tuned(folder: Path, images: Any, seed: int, per_class: int, changes: dict[st
     with tempfile.TemporaryDirectory() as out:
         model, few = load(folder), chosen(images, seed, per_class)
         done = finetune_classify(model, few, Path(out) / "c", settings=settings, console=False)
-        right = float((done.classifier.probabilities(test).argmax(-1) == test.labels).mean())
+        right = float((done.model.probabilities(test).argmax(-1) == test.labels).mean())
         return {"accuracy": right, "pooling": done.figures["pooling"], "gradients": done.figures["gradients"]}
 
 

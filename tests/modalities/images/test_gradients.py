@@ -88,9 +88,9 @@ def test_a_head_starts_as_the_probe_of_what_it_reads(tmp_path, pooling):
     for start in ("probe", "zero"):
         settings = with_overrides(ClassifierSettings(), still | {"start": start})
         done = finetune_classify(tmp_path / "m", train, tmp_path / start, settings=settings, console=False)
-        right[start] = float((done.classifier.probabilities(test).argmax(-1) == test.labels).mean())
+        right[start] = float((done.model.probabilities(test).argmax(-1) == test.labels).mean())
         loaded = unmask.load(tmp_path / start)
-        assert np.allclose(loaded.probabilities(test), done.classifier.probabilities(test), atol=1e-6)
+        assert np.allclose(loaded.probabilities(test), done.model.probabilities(test), atol=1e-6)
     assert right["probe"] > max(0.6, right["zero"] + 0.1), right
 
 
@@ -103,8 +103,8 @@ def test_a_grid_head_reads_what_embed_gives(tmp_path):
     done = finetune_classify(tmp_path / "m", pictures(), tmp_path / "c", settings=settings, console=False)
     vectors = unmask.load(tmp_path / "c").embed(pictures(), pooling="grid")
     with torch.no_grad():
-        logits = done.classifier.net.head(torch.from_numpy(vectors).to(done.classifier.device)).cpu()
-    assert np.allclose(logits.softmax(-1).numpy(), done.classifier.probabilities(pictures()), atol=1e-4)
+        logits = done.model.net.head(torch.from_numpy(vectors).to(done.model.device)).cpu()
+    assert np.allclose(logits.softmax(-1).numpy(), done.model.probabilities(pictures()), atol=1e-4)
 
 
 def test_a_probe_is_refused_where_there_is_none(tmp_path):
@@ -124,4 +124,4 @@ def test_a_class_without_a_training_picture_is_not_predicted(tmp_path):
     still = {"steps": 1, "learning_rate": 1e-12, "holdout": 0.0, "precision": "fp32", "start": "probe"}
     settings = with_overrides(ClassifierSettings(), still)
     done = finetune_classify(tmp_path / "m", some, tmp_path / "c", settings=settings, console=False)
-    assert (done.classifier.probabilities(some).argmax(-1) < 3).all()
+    assert (done.model.probabilities(some).argmax(-1) < 3).all()

@@ -299,7 +299,7 @@ def test_numbers_are_learnt_saved_and_measured(capsys, tmp_path):
     assert scores["rmse"] < 0.6 * scores["mean_rule"]["rmse"], scores
     said = [row["value"] for row in again.predict(pixels)]
     assert r2_score(value, said) == pytest.approx(scores["r2"], abs=1e-6)
-    np.testing.assert_allclose(done.classifier.answers(pixels)[:, 0], said, atol=1e-3)
+    np.testing.assert_allclose(done.model.answers(pixels)[:, 0], said, atol=1e-3)
     code, out, err = run(
         capsys, "evaluate", tmp_path / "m", tmp_path / "new" / "t.csv", "--report", tmp_path / "r.html"
     )
@@ -323,8 +323,8 @@ def test_the_scale_is_that_of_the_training_part_alone(tmp_path):
         settings=chosen,
         console=False,
     )
-    assert done.classifier.objective.mean == pytest.approx(whole[:20].mean())
-    assert done.classifier.objective.deviation == pytest.approx(whole[:20].std())
+    assert done.model.objective.mean == pytest.approx(whole[:20].mean())
+    assert done.model.objective.deviation == pytest.approx(whole[:20].std())
 
 
 def test_bad_rows_are_all_named_and_nothing_is_written(capsys, tmp_path):
@@ -523,7 +523,7 @@ def test_the_column_that_was_trained_on_comes_first_and_another_one_is_warned_of
             )
             judged[name] = done.figures["validation"]["rmse"]
             for source in ("own", "both"):
-                assert done.classifier.evaluate(tmp_path / f"{source}.csv")["rmse"] == judged[name]
+                assert done.model.evaluate(tmp_path / f"{source}.csv")["rmse"] == judged[name]
         model = unmask.load(tmp_path / "own")
         frame = table[18:].drop(columns="file").assign(image=list(pixels[18:]))
         rmse = [model.evaluate(source)["rmse"] for source in (tmp_path / "both.csv", frame.drop(columns="target"))]
@@ -556,7 +556,7 @@ def test_validation_rows_choose_the_epoch_and_test_rows_are_judged(tmp_path):
     done = finetune_classify(base(tmp_path / "base"), table, tmp_path / "m", settings=settings, console=False)
     assert (done.figures["pictures"], done.figures["validation"]["n"]) == (14, 6)
     assert "6 validation pictures in the data choose the epoch" in done.figures["data"]["notes"]
-    judged = done.classifier.evaluate(table)
+    judged = done.model.evaluate(table)
     assert judged["n"] == 4
     assert "judged on the test part: 4 of 24 pictures" in judged["notes"]
     settings = with_overrides(settings, {"holdout": 0.3})

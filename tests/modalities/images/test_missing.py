@@ -176,7 +176,7 @@ def test_a_run_on_pictures_with_holes(tmp_path, architecture):
         console=False,
         settings=finetune_with(ClassifierSettings(), {"steps": 2, "precision": "fp32", "batch": 8}),
     )
-    assert np.isfinite(done.classifier.probabilities(pixels)).all()
+    assert np.isfinite(done.model.probabilities(pixels)).all()
 
 
 HIDDEN = np.zeros((3, 12, 12), bool)

@@ -460,7 +460,7 @@ def test_finetune_learns_saves_and_predicts(tmp_path, pooling):
     again = unmask.load(tmp_path / "out")
     pixels, labels = bars(60, seed=5)
     found = again.predict(pixels)
-    np.testing.assert_allclose(again.probabilities(pixels), done.classifier.probabilities(pixels), atol=1e-5)
+    np.testing.assert_allclose(again.probabilities(pixels), done.model.probabilities(pixels), atol=1e-5)
     right = np.mean([p["label"] == str(y) for p, y in zip(found, labels, strict=True)])
     assert right == pytest.approx(again.evaluate((pixels, labels))["accuracy"])
     assert right == pytest.approx(done.figures["validation_accuracy"])
@@ -527,7 +527,7 @@ def test_from_scratch_keeps_nothing_of_the_pretrained_weights(tmp_path, seed):
         chosen = finetune_with(ClassifierSettings(), {"steps": 1, "precision": "fp32", "from_scratch": True})
         out = tmp_path / f"out{value}"
         made.append(finetune_classify(tmp_path / f"base{value}", bars(30), out, settings=chosen, console=False))
-    first, second = (d.classifier.net.state_dict() for d in made)
+    first, second = (d.model.net.state_dict() for d in made)
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 

@@ -103,7 +103,7 @@ def test_by_default_the_features_are_those_that_a_probe_tells_apart_best(base, t
     assert (done.figures["pooling"], done.figures["gradients"], done.figures["start"]) == ("grid", True, "probe")
     again = unmask.load(tmp_path / "c")
     assert (again.net.pooling, again.net.gradients) == ("grid", True)
-    assert np.allclose(again.probabilities(pictures()), done.classifier.probabilities(pictures()), atol=1e-5)
+    assert np.allclose(again.probabilities(pictures()), done.model.probabilities(pictures()), atol=1e-5)
 
 
 def test_the_features_that_are_right_most_often_in_the_folds_are_read(base, tmp_path):
@@ -114,7 +114,7 @@ def test_the_features_that_are_right_most_often_in_the_folds_are_read(base, tmp_
     assert min(c.right for c in found.values()) < found[best].right
     done = tuned(base, train, tmp_path / "c", **STILL)
     assert (done.figures["pooling"], done.figures["gradients"]) == best
-    assert right(done.classifier, test) >= 0.9
+    assert right(done.model, test) >= 0.9
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 12])
@@ -123,7 +123,7 @@ def test_few_pictures_are_no_trap(base, tmp_path, count: int):
     train = pictures(60)
     some = np.concatenate([np.flatnonzero(train.labels == k % 3)[k // 3 : k // 3 + 1] for k in range(count)])
     done = tuned(base, train.take(some), tmp_path / "c", **STILL)
-    found = done.classifier.probabilities(pictures(20, seed=2))
+    found = done.model.probabilities(pictures(20, seed=2))
     assert np.isfinite(found).all()
     assert np.allclose(found.sum(1), 1, atol=1e-4)
     assert done.figures["start"] == "probe"
@@ -139,7 +139,7 @@ def test_the_probe_itself_is_kept_where_training_spoils_it(base, tmp_path):
     assert spoilt.figures["kept_step"] == 0
     assert spoilt.figures["validation_accuracy"] == still.figures["validation_accuracy"]
     assert np.allclose(
-        spoilt.classifier.probabilities(train), still.classifier.probabilities(train), atol=1e-4
+        spoilt.model.probabilities(train), still.model.probabilities(train), atol=1e-4
     )  # the mean of the start and the start
 
 
@@ -151,8 +151,8 @@ def test_trained_weights_are_averaged_with_those_of_the_start(base, tmp_path, sh
     whole = tuned(base, train, tmp_path / "whole", **run, average=1.0)
     part = tuned(base, train, tmp_path / "part", **run, average=share)
     assert part.figures["averaged"] == (share < 1)
-    for name, found in part.classifier.net.state_dict().items():
-        a, b = start.classifier.net.state_dict()[name], whole.classifier.net.state_dict()[name]
+    for name, found in part.model.net.state_dict().items():
+        a, b = start.model.net.state_dict()[name], whole.model.net.state_dict()[name]
         assert torch.allclose(found, a + share * (b - a), atol=1e-5), name
 
 

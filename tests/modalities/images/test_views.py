@@ -323,7 +323,7 @@ def test_a_picture_in_tiles_is_judged_once_by_the_mean_of_its_tiles(scenes, tmp_
     settings = with_overrides(ClassifierSettings(holdout=0.5, batch=8), {"epochs": 2, "precision": "fp32"})
     done = finetune_classify(root / "model", root / "data", tmp_path / "c", settings=settings, console=False)
     assert done.figures["validation"]["n"] + done.figures["whole_pictures"] == 6
-    model = done.classifier
+    model = done.model
     found = model.evaluate(root / "data")
     said = [row["label"] == row["name"].split("/")[0] for row in model.predict(root / "data")]
     assert (found["n"], found["accuracy"]) == (6, np.mean(said))

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError, first_of, quoted, setting
-from unmask.evaluation.results import JudgedFigures, PredictedRows, figures_shown
-from unmask.evaluation.shown import Shown
+from unmask.evaluation.results import JudgedFigures, PredictedRows
 from unmask.guessed import also_called
 from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.images.classify.objectives import Objective, OneClass, objective_from
-from unmask.modalities.images.network.card import scored
+from unmask.modalities.images.network.card import judged_shown, scored
 from unmask.modalities.images.network.codec import (
     PatchCodec,
     PatchCodecConfig,
@@ -151,11 +150,6 @@ class ClassifierNet(nn.Module):
             yield self.masked
         finally:
             self.masked.encoder.final_norm = nn.Identity()
-
-
-def judged_shown(found: Mapping[str, Any]) -> Shown:
-    """What of the figures of a classifier a person looks at."""
-    return figures_shown(f"{found['pictures']:,} pictures judged", scored(found), notes=found.get("notes", ()))
 
 
 @dataclass(repr=False)
@@ -352,7 +346,7 @@ class Classifier(Usable):
         Args:
             pictures, judged: how many it was trained on, and what `evaluate` gave on held-out ones, for the model card.
         """
-        base = {k: v for k, v in self.model.folder.settings.items() if k not in ("results", "classifier")}
+        base = {k: v for k, v in self.model.folder.settings.items() if k not in ("results", "classifier", "segmenter")}
         known = self.model.folder.settings.get("classifier") or {}
         kept = {k: known[k] for k in ("pictures", "figures") if k in known}  # of a model that was loaded
         data: dict[str, Any] = kept if pictures is None else {"pictures": pictures}

@@ -9,10 +9,14 @@ from typing import Any
 
 from unmask.errors import first_of, quoted
 from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, read_figures
+from unmask.evaluation.results import figures_shown
+from unmask.evaluation.shown import Shown
 from unmask.files import read_object
 
 PIPELINES = {"single": "image-classification", "multi": "image-classification", "segment": "image-segmentation"}
 """By what a fine-tuned model's labels are: the hub's name of its task."""
+MASKS = ("macro_dice", "macro_iou", "macro_border_f")
+"""The figures of masks, means over classes."""
 WITHOUT = "rule without a look"
 """Whose figures stand beside: of a rule that looks at no picture."""
 
@@ -28,7 +32,10 @@ def remembered(settings: Mapping[str, Any], run: Path) -> dict[str, Any]:
 
 
 def scored(found: Mapping[str, Any]) -> list[Figure]:
-    """The figures of `Classifier.evaluate` that a card shows, beside those of the rule that looks at no picture."""
+    """The figures of `Classifier.evaluate` and `Segmenter.evaluate` that a card shows, beside those of rules."""
+    if found["problem"] == "segment":
+        each = {"": found, **found["rules"]}
+        return [f for rule, one in each.items() for f in figures_of({n: one[n]["value"] for n in MASKS}, MASKS, rule)]
     if found["problem"] == "single":
         names, rule = ("accuracy", "macro_auroc", "macro_f1"), {"accuracy": found["most_frequent_accuracy"]}
         if found.get("macro_auroc") is not None:
@@ -39,6 +46,11 @@ def scored(found: Mapping[str, Any]) -> list[Figure]:
         names, rule = ("r2", "rmse", "mae"), dict(found["mean_rule"])
     raw = figures_of({"accuracy": found.get("raw_probe_accuracy")}, ["accuracy"], "linear probe of raw pixels")
     return figures_of(found, names) + figures_of(rule, names, WITHOUT) + raw
+
+
+def judged_shown(found: Mapping[str, Any]) -> Shown:
+    """What of the figures of a fine-tuned model a person looks at."""
+    return figures_shown(f"{found['pictures']:,} pictures judged", scored(found), notes=found.get("notes", ()))
 
 
 def card(files: Path, run: Path) -> Card:
@@ -90,7 +102,7 @@ def card(files: Path, run: Path) -> Card:
         tags=("images", "masked-image-modeling" if tuned is None else PIPELINES.get(problem, PIPELINES["single"])),
         data=_data(about, tuned),
         figures=read_figures((tuned or about).get("figures" if tuned else "results")),
-        judged_on="On held-out pictures. Where the best epoch was chosen on them, expect a little less on new ones."
+        judged_on="On held-out pictures. Where the best state was chosen on them, expect a little less on new ones."
         if tuned
         else "On hidden patches of held-out pictures; of the patches as the loss sees them.",
         settings=about.get("images") or {},

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from unmask.evaluation.card import Figure, figures_of
 from unmask.evaluation.resampling import bootstrap_counts, group_numbers, percentile_interval, with_interval
-from unmask.evaluation.results import figures_shown
-from unmask.evaluation.shown import Shown
+from unmask.modalities.images.network.card import MASKS
 
 TOLERANCE = 2
 """Pixels by which a border may be off and still count as found."""
@@ -122,22 +120,6 @@ def segment_figures(
     }
 
 
-NAMES = ("macro_dice", "macro_iou", "macro_border_f")
-
-
-def scored(found: Mapping[str, Any]) -> list[Figure]:
-    """The figures that a card shows, beside those of rules."""
-    out = figures_of({n: found[n]["value"] for n in NAMES}, NAMES)
-    for rule, figures in found["rules"].items():
-        out += figures_of({n: figures[n]["value"] for n in NAMES}, NAMES, rule)
-    return out
-
-
-def judged_shown(found: Mapping[str, Any]) -> Shown:
-    """What of the figures of a segmenter a person looks at."""
-    return figures_shown(f"{found['pictures']:,} pictures judged", scored(found), notes=found.get("notes", ()))
-
-
 def segment_lines(found: Mapping[str, Any]) -> list[str]:
     """The figures in words, for a terminal: a line per class, and the rules."""
     each = "{}: Dice {}, IoU {}, borders {}"
@@ -149,7 +131,7 @@ def segment_lines(found: Mapping[str, Any]) -> list[str]:
             f"in no mask that was judged, nor predicted: {', '.join(absent)}; means are over the other classes"
         )
     means = "mean Dice {}, IoU {}, borders (F within " + str(TOLERANCE) + " pixels) {}"
-    lines.append(means.format(*(with_interval(found[n]) for n in NAMES)))
+    lines.append(means.format(*(with_interval(found[n]) for n in MASKS)))
     for rule, one in found["rules"].items():
-        lines.append(f"{rule}: " + means.format(*(with_interval(one[n]) for n in NAMES)))
+        lines.append(f"{rule}: " + means.format(*(with_interval(one[n]) for n in MASKS)))
     return lines

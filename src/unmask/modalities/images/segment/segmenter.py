@@ -14,6 +14,7 @@ import torch
 
 from unmask.errors import UserError, first_of, option, quoted
 from unmask.evaluation.results import JudgedFigures, PredictedRows
+from unmask.modalities.images.network.card import judged_shown, scored
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.reading.account import tell_skipped
 from unmask.modalities.images.reading.arrays import ImageSet
@@ -21,7 +22,7 @@ from unmask.modalities.images.reading.copies import digest
 from unmask.modalities.images.recipes import ATTRIBUTES
 from unmask.modalities.images.segment.baselines import rule_masks
 from unmask.modalities.images.segment.crops import Scene
-from unmask.modalities.images.segment.figures import Counted, counted, judged_shown, scored, segment_figures
+from unmask.modalities.images.segment.figures import Counted, counted, segment_figures
 from unmask.modalities.images.segment.legend import Legend, value_of
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import read_pairs
@@ -89,6 +90,10 @@ class Segmenter(Usable):
     def names(self) -> list[str]:
         """Names of the classes."""
         return list(self.legend.names)
+
+    def meant(self) -> str:
+        """What it says of a pixel, in words."""
+        return first_of(self.names)
 
     def read(self, images: Any, **options: Any) -> ImageSet:
         """Pictures of any source at their own resolution; see `ImageModel.read`."""

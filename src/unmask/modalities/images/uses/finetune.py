@@ -8,7 +8,6 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,7 @@ import torch
 
 from unmask.elsewhere import ARGUMENTS
 from unmask.errors import UserError, option, setting
-from unmask.evaluation.results import figures_shown, place
-from unmask.evaluation.shown import Printed, Shown
 from unmask.guessed import also_called
-from unmask.memory import peak_memory
 from unmask.modalities.images.classify.classifier import Classifier, ClassifierNet
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.classify.classifier_training import PictureFinetuning
@@ -28,60 +24,27 @@ from unmask.modalities.images.classify.objectives import objective_of, strata
 from unmask.modalities.images.classify.probe_start import HeadInput, choose_reading, readings, start_as_probe
 from unmask.modalities.images.classify.scored_report import finetuned_report
 from unmask.modalities.images.network.build import untrained
-from unmask.modalities.images.network.card import scored
 from unmask.modalities.images.reading.account import account_lines, class_notes, describe
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.reading.copies import copy_notes
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.split import held_out_by_class, notes_across
 from unmask.modalities.images.recipes import ELSEWHERE
-from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.segment.segmenter import Segmenter
+from unmask.modalities.images.uses.finetuned import Finetuned, checkpointer_of, opened, trained
+from unmask.modalities.images.uses.model import ImageModel
 from unmask.modalities.images.uses.pretrain import pretrain, store_of
 from unmask.modalities.images.uses.score import raw_probe_accuracy
 from unmask.odd_numbers import number_notes
 from unmask.registry import is_model
-from unmask.training.finetune import finetune
+from unmask.training.finetune import Evaluation
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import precision_of, resolve_precision
 from unmask.training.processes import first_process_first, join_others
 from unmask.training.same_run import digest
 from unmask.training.settings import TrainSettings, refuse_unread, settings_from
-from unmask.training.tracking import Tracker, console_logger
-from unmask.writing import first_of_all, makes_folder, training_folder, writes_model, written_folder
-
-WATCHING = ("memory", "log_every", "checkpoint_seconds")
-"""Settings that may change between a run and its resumption: they say how it is watched."""
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Finetuned(Printed):
-    """A finished fine-tuning: the classifier, and what came of it."""
-
-    classifier: Classifier
-    folder: Path
-    figures: dict[str, Any]
-
-    @property
-    def model(self) -> Classifier:
-        """The classifier."""
-        return self.classifier
-
-    def shown(self) -> Shown:
-        """Figures on held-out pictures beside those of a rule that looks at none."""
-        judged = self.figures.get("validation")
-        return figures_shown(
-            f"A classifier of {self.figures['whole_pictures']:,} pictures, {self.classifier.meant()}: "
-            f"{self.figures['steps']:,} steps, {self.figures['seconds']:.0f} s",
-            [] if judged is None else scored(judged),
-            notes=[
-                "no picture was held out: nothing is judged"
-                if judged is None
-                else f"{judged['pictures']:,} pictures held out; the best epoch was chosen on them",
-                place(self.folder),
-            ],
-            next_step="run.model.predict(pictures) or run.model.evaluate(pictures, labels)",
-            head="held out",
-        )
+from unmask.training.tracking import console_logger
+from unmask.writing import first_of_all, makes_folder, writes_model, written_folder
 
 
 @also_called(ELSEWHERE, validation_split="holdout", **ARGUMENTS)
@@ -128,14 +91,13 @@ def finetune_classify(
             f"task={task!r}: not a task of images",
             hint=f"It is 'classify'; of several labels or numbers say {setting('problem', 'multi')} or 'regression'.",
         )
-    known = isinstance(model, ImageModel | Classifier)
+    known = isinstance(model, ImageModel | Classifier | Segmenter)
     if not known and (not isinstance(model, str | Path) or (data is None and not is_model(model))):
         data = model if data is None else (model, data)
         model = _first_pretrained(data, settings, console_logger(console))
     train_settings = settings.train
     resume = join_others(out, train_settings.device, resume=resume, minutes=train_settings.minutes)
-    loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
-    base: ImageModel = loaded.model if isinstance(loaded, Classifier) else loaded
+    loaded, base = opened(model, train_settings.device)
     store = store_of(settings.store, settings.store_folder or out / "pictures", train_settings, console_logger(console))
     with first_process_first(train_settings):
         train, held = _pictures(base, data, validation, settings, store)
@@ -189,10 +151,12 @@ def finetune_classify(
     }
     checkpointer = None
     if checkpoints or resume:
-        checkpointer = _checkpointer(out, settings, [train, targets, held], resume=resume)
-    figures = _train(work, out, checkpointer, console, started) | figures
+        of: dict[str, Any] = {"the training pictures": content_digest(train), "the labels": digest([], targets)}
+        of["the validation pictures"] = None if held is None else content_digest(held)
+        checkpointer = checkpointer_of(out, settings, of, resume=resume)
+    figures = _train(work, out, checkpointer, console) | figures | {"seconds": round(time.monotonic() - started, 2)}
     if figures["stopped"] == "signal":
-        return Finetuned(classifier=classifier, folder=out, figures=figures)
+        return Finetuned(model=classifier, folder=out, figures=figures)
     judged: dict[str, Any] | None = None
     if held is not None:
         judged = classifier.evaluate(dataclasses.replace(held, split=None), seed=train_settings.seed)
@@ -205,7 +169,7 @@ def finetune_classify(
             finetuned_report(new, out, figures, settings, account_lines(account))
     if checkpointer is not None:
         checkpointer.remove()
-    return Finetuned(classifier=classifier, folder=out, figures=figures)
+    return Finetuned(model=classifier, folder=out, figures=figures)
 
 
 FIRST = 1.0
@@ -320,47 +284,22 @@ def _smoothing(settings: ClassifierSettings, problem: str) -> float:
     return 0.1 if problem == "single" else 0.0
 
 
-def _checkpointer(out: Path, settings: ClassifierSettings, data: list[Any], *, resume: bool) -> Checkpointer:
-    """Checkpoints beside `out`, of a run on these data (pictures, targets, held-out pictures) with these settings."""
-    kept = dataclasses.asdict(settings)
-    kept["train"] = {k: v for k, v in kept["train"].items() if k not in WATCHING}
-    for name in ("store", "store_folder"):
-        kept.pop(name)
-    train, targets, held = data
-    found: dict[str, Any] = {"settings": kept, "the training pictures": content_digest(train)}
-    found["the labels"] = digest([], targets)
-    found["the validation pictures"] = None if held is None else content_digest(held)
-    folder, seconds = training_folder(out), settings.train.checkpoint_seconds
-    return Checkpointer(folder, seconds=seconds, fingerprint=found, resume=resume)
+def _train(work: PictureFinetuning, out: Path, checkpointer: Checkpointer | None, console: bool) -> dict[str, Any]:
+    """Train; what came of it."""
+    started = time.monotonic()
+    start = work.start() if work.averages else None
 
-
-def _train(
-    work: PictureFinetuning, out: Path, checkpointer: Checkpointer | None, console: bool, begin: float
-) -> dict[str, Any]:
-    """Train, with what it takes said before; what came of it, in seconds from `begin`, when the head was chosen."""
-    started, schedule = time.monotonic(), work.schedule()
-    fitted = work.forecast()
-    for line in fitted.lines():
-        console_logger(console)(line)
-    found = None if checkpointer is None else checkpointer.found
-    resumed = None if found is None else found.step
-    averager, first = (work.start() if work.averages else None), None
-    if work.from_probe and work.held is not None and work.settings.keep_best and found is None:
+    def first() -> Evaluation:
         work.module.eval()
-        first = work.evaluate()  # the probe may be kept
-    with Tracker(out, total=schedule.ending, console=console, resumed_step=resumed) as tracker:
-        result = finetune(work, work.optimiser(), schedule, tracker=tracker, checkpointer=checkpointer, first=first)
-    averaged = averager is not None and result.stopped != "signal" and work.average(averager)
-    seconds = time.monotonic() - started
-    figures: dict[str, Any] = {
-        "steps": result.steps,
-        "seconds": round(time.monotonic() - begin, 2),
-        "stopped": result.stopped,
+        return work.evaluate()
+
+    judges = work.from_probe and work.held is not None and work.settings.keep_best  # the probe may be kept
+    result, figures = trained(work, out, checkpointer, console=console, first=first if judges else None)
+    averaged = start is not None and result.stopped != "signal" and work.average(start)
+    figures |= {
         "averaged": averaged,
-        "images_per_second": round(work.pictures / max(seconds, 1e-9), 1),
+        "images_per_second": round(work.pictures / max(time.monotonic() - started, 1e-9), 1),
         "micro_batches": -(-work.batch // work.rows),
-        "expected_memory_mb": round(fitted.expected / 1e6, 1),
-        "peak_memory_mb": round(peak_memory(), 1),
     }
     if work.held is not None:
         figures["validation_pictures"] = picture_count(work.held)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,62 +14,25 @@ import torch
 
 from unmask.elsewhere import ARGUMENTS
 from unmask.errors import UserError, first_of, option
-from unmask.evaluation.results import figures_shown, place
-from unmask.evaluation.shown import Printed, Shown
 from unmask.guessed import also_called
-from unmask.memory import peak_memory
-from unmask.modalities.images.classify.classifier import Classifier
 from unmask.modalities.images.network.build import at_size, untrained
 from unmask.modalities.images.reading.layout import group_notes
 from unmask.modalities.images.recipes import ELSEWHERE, sides
 from unmask.modalities.images.segment.baselines import FOREST, PixelForest, learnt_rules
-from unmask.modalities.images.segment.crops import Scene
-from unmask.modalities.images.segment.figures import scored
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import Pairs, read_pairs
 from unmask.modalities.images.segment.segmenter import Segmenter, learnt_as
 from unmask.modalities.images.segment.settings import FEWEST, SegmenterSettings, with_overrides
 from unmask.modalities.images.segment.training import SegmentFinetuning
-from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.uses.finetuned import Finetuned, checkpointer_of, opened, trained
+from unmask.modalities.images.uses.model import ImageModel
 from unmask.modalities.images.uses.segmented_report import segmented_report
-from unmask.training.finetune import finetune
-from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import resolve_precision
 from unmask.training.processes import join_others
-from unmask.training.settings import TrainSettings, lasting, settings_from
-from unmask.training.tracking import Tracker, console_logger
-from unmask.writing import first_of_all, makes_folder, training_folder, writes_model, written_folder
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Segmented(Printed):
-    """A finished fine-tuning: the segmenter, and what came of it."""
-
-    segmenter: Segmenter
-    folder: Path
-    figures: dict[str, Any]
-
-    @property
-    def model(self) -> Segmenter:
-        """The segmenter."""
-        return self.segmenter
-
-    def shown(self) -> Shown:
-        """Figures on held-out pictures beside those of rules."""
-        judged = self.figures.get("validation")
-        return figures_shown(
-            f"A segmenter of {first_of(self.segmenter.names)}, learnt from {self.figures['pictures']:,} pictures: "
-            f"{self.figures['steps']:,} steps, {self.figures['seconds']:.0f} s",
-            [] if judged is None else scored(judged),
-            notes=[
-                "no picture was held out: nothing is judged"
-                if judged is None
-                else f"{judged['pictures']:,} pictures held out; the best state was chosen on them",
-                place(self.folder),
-            ],
-            next_step="run.model.predict(pictures, 'masks') or run.model.evaluate(pictures, masks)",
-            head="held out",
-        )
+from unmask.training.same_run import digest
+from unmask.training.settings import TrainSettings, settings_from
+from unmask.training.tracking import console_logger
+from unmask.writing import first_of_all, makes_folder, writes_model, written_folder
 
 
 @also_called(ELSEWHERE, validation_split="holdout", **ARGUMENTS)
@@ -91,7 +52,7 @@ def finetune_segment(
     resume: bool = False,
     reading: dict[str, Any] | None = None,
     **overrides: Any,
-) -> Segmented:
+) -> Finetuned:
     """Fine-tune an image model on pictures with masks, to give every pixel a class.
 
     Pictures are learnt from at their own resolution, in crops of `crop` pixels, and predicted in tiles that overlap.
@@ -123,8 +84,7 @@ def finetune_segment(
         raise UserError("pictures without masks", hint=f"Say where they are: {option('masks')}.")
     train_settings, say = settings.train, console_logger(console)
     resume = join_others(out, train_settings.device, resume=resume, minutes=train_settings.minutes)
-    loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
-    base: ImageModel = loaded.model if isinstance(loaded, Classifier | Segmenter) else loaded
+    _, base = opened(model, train_settings.device)
     pairs, held_pairs, notes = _pairs(base, data, masks, validation, validation_masks, settings, reading)
     names = {"without a mask": pairs.without, "cannot be read": [name for name, _ in pairs.skipped]}
     names["held out"] = [whole.name for whole, _ in held_pairs]
@@ -145,21 +105,12 @@ def finetune_segment(
         [whole.scene(codec.mean, codec.deviation, mask) for whole, mask in some] for some in (pairs.pairs, held_pairs)
     )
     work = SegmentFinetuning(net, train, held, settings, precision=precision.name)
-    schedule, fitted = work.schedule(), work.forecast()
-    for line in fitted.lines():
-        say(line)
     checkpointer = None
     if checkpoints or resume:
-        found: dict[str, Any] = {
-            "settings": lasting(dataclasses.asdict(settings)),
-            "the pictures": _digest([*train, *held]),
-        }
-        folder, seconds = training_folder(out), train_settings.checkpoint_seconds
-        checkpointer = Checkpointer(folder, seconds=seconds, fingerprint=found, resume=resume)
-    earlier = None if checkpointer is None else checkpointer.found
-    resumed = None if earlier is None else earlier.step
-    with Tracker(out, total=schedule.ending, console=console, resumed_step=resumed) as tracker:
-        result = finetune(work, work.optimiser(), schedule, tracker=tracker, checkpointer=checkpointer)
+        arrays = [a for scene in (*train, *held) for a in (scene.pixels, scene.mask) if a is not None]
+        pictures = {"the pictures": digest([len(train), len(held)], *arrays)}
+        checkpointer = checkpointer_of(out, settings, pictures, resume=resume)
+    result, told = trained(work, out, checkpointer, console=console)
     net = work.module.mean.eval()
     inner = ImageModel(dataclasses.replace(base.folder, model=net.masked), base.device, precision.name)
     segmenter = Segmenter(
@@ -175,17 +126,14 @@ def finetune_segment(
         "classes": list(legend.names),
         "crop": list(size),
         "notes": notes,
-        "steps": result.steps,
+        **told,
         "seconds": round(time.monotonic() - started, 2),
-        "stopped": result.stopped,
         "crops_per_second": round(result.steps * work.batch / max(result.seconds - result.validation_seconds, 1e-9), 1),
         "precision": precision.name,
         "device": str(base.device),
-        "expected_memory_mb": round(fitted.expected / 1e6, 1),
-        "peak_memory_mb": round(peak_memory(), 1),
     }
     if result.stopped == "signal":
-        return Segmented(segmenter=segmenter, folder=out, figures=figures)
+        return Finetuned(model=segmenter, folder=out, figures=figures)
     judged = None
     if held:
         figures |= {"kept_step": result.kept_step, "validation_pictures": len(held)}
@@ -198,7 +146,7 @@ def finetune_segment(
             segmented_report(new, out, figures, settings, notes, judged)
     if checkpointer is not None:
         checkpointer.remove()
-    return Segmented(segmenter=segmenter, folder=out, figures=figures)
+    return Finetuned(model=segmenter, folder=out, figures=figures)
 
 
 def _pairs(
@@ -268,12 +216,3 @@ def _held_out(
         if out.sum() < count and not (has.any(0) & ~has[left].any(0)).any():
             out[number] = True
     return out[each]
-
-
-def _digest(scenes: Sequence[Scene]) -> str:
-    """Of the pictures and masks, for telling runs apart."""
-    found = hashlib.sha256()
-    for scene in scenes:
-        found.update(np.ascontiguousarray(scene.pixels).tobytes())
-        found.update(b"" if scene.mask is None else np.ascontiguousarray(scene.mask).tobytes())
-    return found.hexdigest()

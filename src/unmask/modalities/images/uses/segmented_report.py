@@ -13,8 +13,9 @@ from unmask.evaluation.charts import table
 from unmask.evaluation.classes import confusion_table
 from unmask.evaluation.report import Report, training_curves
 from unmask.evaluation.resampling import with_interval
+from unmask.modalities.images.network.card import MASKS
 from unmask.modalities.images.segment.crops import Scene
-from unmask.modalities.images.segment.figures import NAMES, TOLERANCE
+from unmask.modalities.images.segment.figures import TOLERANCE
 from unmask.modalities.images.segment.legend import Legend
 from unmask.modalities.images.uses.drawing import LARGEST, gallery, shown_range, to_rgb
 
@@ -67,8 +68,8 @@ def legend_of_page(legend: Legend) -> Markup:
 
 def figure_sections(page: Report, found: Mapping[str, Any]) -> None:
     """Figures beside those of rules, by class, and what is taken for what."""
-    rows = [("this model", *(with_interval(found[n]) for n in NAMES))]
-    rows += [(rule, *(with_interval(one[n]) for n in NAMES)) for rule, one in found["rules"].items()]
+    rows = [("this model", *(with_interval(found[n]) for n in MASKS))]
+    rows += [(rule, *(with_interval(one[n]) for n in MASKS)) for rule, one in found["rules"].items()]
     head = ("means over classes", "Dice", "IoU", f"F of borders within {TOLERANCE} pixels")
     note = f"{found['pictures']:,} pictures; 95 % intervals by bootstrap of pictures (of groups where there are some)."
     page.section("Beside rules", table(head, rows), note=note)
