@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from unmask.modalities.images.segment.masks import find_masks, read_masks
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import read_pairs
 from unmask.modalities.images.segment.tiles import picture_probabilities, probability_bands, window_of
-from unmask.modalities.images.segment.training import segment_loss
+from unmask.modalities.images.segment.training import SegmentFinetuning, segment_loss
 from unmask.training import precision
 
 
@@ -167,6 +169,44 @@ def test_groups_are_held_out_whole(model, tmp_path):
 
 def masks_in(folder: Path, pictures: list[str], **options):
     return read_masks(find_masks(pictures, folder), folder, choice=PLAIN, **options)
+
+
+def test_near_copies_are_held_out_together_and_copies_across_are_told(model):
+    pictures, masks = discs(6)
+    again = [(p * 0.9).astype(np.uint8) for p in pictures]  # of other brightness
+    how = {"steps": 1, "precision": "fp32", "console": False, "seed": 1}
+    run = unmask.images.finetune_segment(model, [*pictures, *again], masks=masks * 2, **how)
+    held = {int(name) % 6 for name in run.figures["validation"]["names"]}
+    assert (run.figures["validation"]["pictures"], len(held)) == (2, 1)
+    assert any(n.startswith("6 pictures are near copies") and "on one side" in n for n in run.figures["notes"])
+    judged = {"validation": again[:2], "validation_masks": masks[:2]}
+    run = unmask.images.finetune_segment(model, pictures, masks=masks, **judged, **how)
+    assert any(n.startswith("warning: 2 of 2 pictures to judge on are near copies") for n in run.figures["notes"])
+
+
+def test_a_resumed_segmentation_ends_in_the_same_bytes(model, tmp_path, monkeypatch):
+    pictures, masks = discs(6)
+    how = {"masks": masks, "steps": 12, "precision": "fp32", "console": False, "checkpoints": True}
+    unmask.images.finetune_segment(model, pictures, tmp_path / "whole", **how)
+    really, calls = SegmentFinetuning.backward, []
+
+    def backward(self, *items, **about):
+        calls.append(about["step"])
+        if len(calls) == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return really(self, *items, **about)
+
+    monkeypatch.setattr(SegmentFinetuning, "backward", backward)
+    out = tmp_path / "parts"
+    stopped = unmask.images.finetune_segment(model, pictures, out, **how).figures
+    assert (stopped["stopped"], stopped["steps"]) == ("signal", 8)
+    assert not (out / "model.safetensors").exists()
+    with pytest.raises(UserError, match="the pictures: not the same"):
+        unmask.images.finetune_segment(model, pictures[::-1], out, resume=True, **how)
+    unmask.images.finetune_segment(model, pictures, out, resume=True, **how)
+    assert calls == [*range(1, 13)]
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert not list(tmp_path.glob(".parts*"))
 
 
 def test_masks_of_every_kind_are_the_same_classes(tmp_path):

@@ -105,6 +105,35 @@ def test_copies_and_what_they_join_stay_on_one_side(seed):
     assert copy_notes(found)[0] == "3 pictures are exact copies of others: kept on one side of every split"
 
 
+def scenes(count: int) -> np.ndarray:
+    """(2 * count, 32, 32) pictures: each twice, the second time brighter."""
+    each = np.random.default_rng(0).integers(0, 200, (count, 32, 32), np.uint8)
+    return np.repeat(each, 2, 0) + np.tile(np.array([0, 30], np.uint8), count)[:, None, None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_near_copies_stay_on_one_side_where_no_groups_are_given(seed):
+    found = from_array(scenes(20), np.repeat(np.arange(20) % 2, 2))
+    held = held_out_by_class(found, 0.3, seed)
+    assert held.sum() == 12
+    assert (held[::2] == held[1::2]).all()
+    lines = notes_across(found.take(np.flatnonzero(~held)), found.take(np.flatnonzero(held)))
+    assert lines[0].startswith("20 pictures are near copies (encoded or scaled anew) of others, all on one side of")
+    grouped = dataclasses.replace(found, groups=np.arange(40) % 20)
+    np.testing.assert_array_equal(kept_together(grouped, near=True), grouped.groups)
+
+
+def test_near_copies_that_are_most_of_the_pictures_can_be_judged():
+    """One camera and one object: parts of them that differ are what is learnt."""
+    pixels = np.tile(scenes(1)[0], (20, 1, 1))
+    pixels[:, 5, 5] = np.arange(20)
+    found = from_array(pixels, np.arange(20) % 2)
+    held = held_out_by_class(found, 0.2, 0)
+    assert held.sum() == 4
+    lines = notes_across(found.take(np.flatnonzero(~held)), found.take(np.flatnonzero(held)))
+    assert lines[0].startswith("warning: 4 of 4 pictures to judge on are near copies")
+
+
 def test_pictures_of_several_classes_are_named_by_every_command(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pixels, labels = bars(24)

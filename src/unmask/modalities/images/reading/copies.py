@@ -146,17 +146,29 @@ def _blocks(prints: np.ndarray) -> Iterator[np.ndarray]:
         yield np.stack([row, column], 1)[column > row] + start
 
 
-def alike(*sets: ImageSet) -> Alike:
-    """Copies among the pictures of the sets, one after another; near ones where they are not too many."""
-    same, near = copies(*sets), np.zeros((0, 2), np.int64)
-    if same is not None and 0 < len(same) <= NEAR_MOST:
-        small = [
-            shrunk(p, None if images.missing is None else images.missing[n])
-            for images in sets
-            for n, p in enumerate(images.pixels)
-        ]
-        near = near_pairs(fingerprints(np.stack(small)), same)
-    return Alike(same, near)
+def alike(*sets: ImageSet, near: bool = True) -> Alike:
+    """Copies among the pictures of the sets, one after another; near ones where asked for and not too many."""
+    same = copies(*sets)
+    if same is None or not near:
+        return Alike(same, np.zeros((0, 2), np.int64))
+    every = (
+        (pixels, None if images.missing is None else images.missing[n])
+        for images in sets
+        for n, pixels in enumerate(images.pixels)
+    )
+    return _with_near(same, every)
+
+
+def alike_pictures(pictures: Sequence[np.ndarray]) -> Alike:
+    """`alike` of (height, width, channels) pictures of any size."""
+    return _with_near(numbered(map(digest, pictures)), ((p, None) for p in pictures))
+
+
+def _with_near(same: np.ndarray, pictures: Iterable[tuple[np.ndarray, np.ndarray | None]]) -> Alike:
+    if not 0 < len(same) <= NEAR_MOST:
+        return Alike(same, np.zeros((0, 2), np.int64))
+    small = np.stack([shrunk(pixels, missing) for pixels, missing in pictures])
+    return Alike(same, near_pairs(fingerprints(small), same))
 
 
 def copy_notes(images: ImageSet, found: Alike | None = None) -> list[str]:
@@ -206,7 +218,8 @@ def _near_notes(images: ImageSet, near: np.ndarray) -> list[str]:
         )
     elif len(near):
         count = len(np.unique(near[:, 1]))
-        lines.append(f"{count:,} pictures are {what} of others: {named_pairs(images, near)}")
+        kept = "" if images.split is None else ", all on one side of the split"
+        lines.append(f"{count:,} pictures are {what} of others{kept}: {named_pairs(images, near)}")
     if images.labels is not None and len(two := crossing(near, images.labels)):
         lines.append(f"warning: {len(two):,} pairs of {what} are of two classes: {named_pairs(images, two)}")
     return lines

@@ -1,5 +1,5 @@
 """Which pictures are held out: drawn by the seed, and never a part of a group (patient, plate, slide, file) without the
-rest, nor a picture without its exact copies."""
+rest, nor a picture without its exact copies; of pictures without groups near ones are kept together too."""
 
 from __future__ import annotations
 
@@ -12,21 +12,31 @@ from scipy.sparse.csgraph import connected_components
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, setting
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.copies import alike, copies, copy_notes
+from unmask.modalities.images.reading.copies import Alike, alike, copy_notes
 
 
-def kept_together(images: ImageSet) -> np.ndarray | None:
+def kept_together(images: ImageSet, *, near: bool = False) -> np.ndarray | None:
     """(pictures,) the number of what must stand on one side of a split: the group, and with it all groups that have an
-    exact copy of one of its pictures; None where every picture stands for itself."""
-    same = copies(images)
-    if same is None or same.max(initial=-1) + 1 == len(images):
-        return images.groups
-    if images.groups is None:
-        return same
-    _, group = np.unique(images.groups, return_inverse=True)
-    size = int(group.max()) + 1
-    joined = coo_array((np.ones(len(group)), (group, size + same)), shape=(size + same.max() + 1,) * 2)
-    return connected_components(joined, directed=False)[1][group]
+    exact copy of one of its pictures; None where every picture stands for itself. `near`: of pictures without groups
+    near copies too."""
+    return joined(images.groups, alike(images, near=near and images.groups is None))
+
+
+def joined(groups: np.ndarray | None, found: Alike) -> np.ndarray | None:
+    """`groups` of pictures, those that copies connect as one; near copies are left apart where they would connect more
+    than half of the pictures (one camera, one object), of which then none could be judged."""
+    for pairs in (np.concatenate([found.exact, found.near]), found.exact):
+        if not len(pairs):
+            continue
+        size = len(found.same) if groups is None and found.same is not None else len(groups)  # type: ignore[arg-type]
+        group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1]
+        count = int(group.max()) + 1
+        ends = (group[pairs[:, 0]], group[pairs[:, 1]])
+        links = coo_array((np.ones(len(pairs)), ends), shape=(count, count))
+        together: np.ndarray = connected_components(links, directed=False)[1][group]
+        if len(pairs) == len(found.exact) or np.bincount(together).max() <= size / 2:
+            return together
+    return groups
 
 
 def notes_across(train: ImageSet, held: ImageSet) -> list[str]:
@@ -78,7 +88,7 @@ def held_out_by_class(images: ImageSet, share: float, seed: int) -> np.ndarray:
     """Booleans: a share of each class; of grouped pictures a share of the groups of each class (a group's is its most
     frequent one), whole."""
     assert images.labels is not None
-    groups = kept_together(images)
+    groups = kept_together(images, near=True)
     if groups is None:
         return stratified(images.labels, share, seed)
     numbers, place = np.unique(groups, return_inverse=True)

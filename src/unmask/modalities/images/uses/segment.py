@@ -16,11 +16,14 @@ from unmask.elsewhere import ARGUMENTS
 from unmask.errors import UserError, first_of, option
 from unmask.guessed import also_called
 from unmask.modalities.images.network.build import at_size, untrained
-from unmask.modalities.images.reading.layout import group_notes
+from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.reading.copies import alike_pictures, copy_notes
+from unmask.modalities.images.reading.split import joined
 from unmask.modalities.images.recipes import ELSEWHERE, sides
 from unmask.modalities.images.segment.baselines import FOREST, PixelForest, learnt_rules
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import Pairs, read_pairs
+from unmask.modalities.images.segment.scenes import WholePicture
 from unmask.modalities.images.segment.segmenter import Segmenter, learnt_as
 from unmask.modalities.images.segment.settings import FEWEST, SegmenterSettings, with_overrides
 from unmask.modalities.images.segment.training import SegmentFinetuning
@@ -162,9 +165,6 @@ def _pairs(
     how: dict[str, Any] = {"ignore": settings.ignore, "group": settings.group, "reading": reading}
     pairs = read_pairs(base, data, masks, **how)
     notes, legend = [*pairs.notes], pairs.legend
-    groups = [whole.group or whole.name for whole, _ in pairs.pairs]
-    if settings.group is None and len(set(groups)) == len(groups):  # each file is for itself
-        notes += group_notes([whole.name for whole, _ in pairs.pairs])
     if pairs.skipped:
         notes.append(f"{len(pairs.skipped):,} pictures cannot be read")
     if (base.folder.settings.get("images") or {}).get("view") == "shrink":
@@ -180,26 +180,47 @@ def _pairs(
         other = read_pairs(base, data if validation is None else validation, where, **how, legend=legend)
         same = {w.name for w, _ in pairs.pairs} if validation is None else set()
         held = [(w, m) for w, m in other.pairs if w.name not in same]
-        return pairs, held, [*notes, *(f"validation: {note}" for note in other.notes)]
-    out = _held_out(
-        [w.group or w.name for w, _ in pairs.pairs], [m for _, m in pairs.pairs], settings, len(legend.names)
+        notes += [f"validation: {note}" for note in other.notes]
+        return pairs, held, [*notes, *_copy_notes(pairs.pairs, held, settings)]
+    wholes = [whole for whole, _ in pairs.pairs]
+    found = alike_pictures([whole.pixels for whole in wholes])
+    groups = _groups(wholes, settings)
+    together = joined(groups, found if groups is None else found._replace(near=found.near[:0]))
+    if together is None:
+        together = np.arange(len(wholes))
+    out = _held_out(together, [m for _, m in pairs.pairs], settings, len(legend.names))
+    held, kept = ([pair for pair, o in zip(pairs.pairs, out, strict=True) if o == side] for side in (True, False))
+    if held:
+        notes.append(f"{len(held):,} pictures held out")
+    elif settings.holdout:
+        notes.append(
+            f"no picture is held out of {len(pairs.pairs)}: all are needed to learn from, and nothing is judged "
+            f"({option('validation')} gives pictures to judge on)"
+        )
+    return dataclasses.replace(pairs, pairs=kept), held, [*notes, *_copy_notes(kept, held, settings)]
+
+
+def _groups(wholes: Sequence[WholePicture], settings: SegmenterSettings) -> np.ndarray | None:
+    """What pictures belong to; None where each file is for itself and nothing else was asked for."""
+    groups = np.array([whole.group or whole.name for whole in wholes])
+    return None if settings.group is None and len(set(groups)) == len(groups) else groups
+
+
+def _copy_notes(
+    train: Sequence[tuple[WholePicture, Any]], held: Sequence[tuple[WholePicture, Any]], settings: SegmenterSettings
+) -> list[str]:
+    """What is to be said of groups and copies among pictures, and across the two parts."""
+    wholes = [whole for whole, _ in (*train, *held)]
+    told = ImageSet(
+        pixels=np.empty((len(wholes), 0, 0, 0)),
+        names=[whole.name for whole in wholes],
+        groups=_groups(wholes, settings),
+        split=np.repeat(["train", "test"], [len(train), len(held)]) if held else None,
     )
-    if not out.any():
-        if settings.holdout:
-            notes.append(
-                f"no picture is held out of {len(pairs.pairs)}: all are needed to learn from, and nothing is judged "
-                f"({option('validation')} gives pictures to judge on)"
-            )
-        return pairs, [], notes
-    held = [pair for pair, o in zip(pairs.pairs, out, strict=True) if o]
-    kept = [pair for pair, o in zip(pairs.pairs, out, strict=True) if not o]
-    notes.append(f"{len(held):,} pictures held out")
-    return dataclasses.replace(pairs, pairs=kept), held, notes
+    return copy_notes(told, alike_pictures([whole.pixels for whole in wholes]))
 
 
-def _held_out(
-    groups: Sequence[str], masks: Sequence[np.ndarray], settings: SegmenterSettings, classes: int
-) -> np.ndarray:
+def _held_out(groups: np.ndarray, masks: Sequence[np.ndarray], settings: SegmenterSettings, classes: int) -> np.ndarray:
     """Booleans: the pictures that are held out, whole groups of them; none of fewer than `FEWEST` groups, and none
     without which a class would not be learnt."""
     names, each = np.unique(groups, return_inverse=True)
