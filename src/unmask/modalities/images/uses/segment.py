@@ -113,7 +113,7 @@ def finetune_segment(
         arrays = [a for scene in (*train, *held) for a in (scene.pixels, scene.mask) if a is not None]
         pictures = {"the pictures": digest([len(train), len(held)], *arrays)}
         checkpointer = checkpointer_of(out, settings, pictures, resume=resume)
-    result, told = trained(work, out, checkpointer, console=console)
+    result, trained_figures = trained(work, out, checkpointer, console=console)
     net = work.module.mean.eval()
     inner = ImageModel(dataclasses.replace(base.folder, model=net.masked), base.device, precision.name)
     segmenter = Segmenter(
@@ -129,7 +129,7 @@ def finetune_segment(
         "classes": list(legend.names),
         "crop": list(size),
         "notes": notes,
-        **told,
+        **trained_figures,
         "seconds": round(time.monotonic() - started, 2),
         "crops_per_second": round(result.steps * work.batch / max(result.seconds - result.validation_seconds, 1e-9), 1),
         "precision": precision.name,
@@ -211,13 +211,13 @@ def _copy_notes(
 ) -> list[str]:
     """What is to be said of groups and copies among pictures, and across the two parts."""
     wholes = [whole for whole, _ in (*train, *held)]
-    told = ImageSet(
+    both = ImageSet(
         pixels=np.empty((len(wholes), 0, 0, 0)),
         names=[whole.name for whole in wholes],
         groups=_groups(wholes, settings),
         split=np.repeat(["train", "test"], [len(train), len(held)]) if held else None,
     )
-    return copy_notes(told, alike_pictures([whole.pixels for whole in wholes]))
+    return copy_notes(both, alike_pictures([whole.pixels for whole in wholes]))
 
 
 def _held_out(groups: np.ndarray, masks: Sequence[np.ndarray], settings: SegmenterSettings, classes: int) -> np.ndarray:
