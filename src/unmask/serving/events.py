@@ -207,7 +207,8 @@ def _points(events: Events, times: Sequence[int]) -> Labels:
 
 def _outcome(model: EventModel, limits: Limits) -> Verb:
     def run(found: Events, times: Sequence[int]) -> list[Any]:
-        points, target, p = model.probabilities(found, _points(found, times))
+        points = _points(found, times)
+        target, p = model.probabilities(model.histories(found), points)
         return pl.DataFrame(target.columns(p, points)).to_dicts()
 
     def work(events: Events, body: Any) -> Work:

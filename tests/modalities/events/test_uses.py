@@ -85,7 +85,7 @@ def test_one_part_alone_is_saved_and_its_probabilities_are_on_the_line(home: Pat
     assert list(voices) == ["boosting"]
     assert target.points >= 100
     expected = on_line(voices["boosting"][:, 0], target.intercept, target.slope)
-    np.testing.assert_allclose(model.probabilities(events, points)[2][:, 0], expected)
+    np.testing.assert_allclose(model.probabilities(model.histories(events), points)[1][:, 0], expected)
     assert np.abs(expected - voices["boosting"][:, 0]).max() > 1e-3
     with pytest.raises(UserError, match="members=0, trees=0 and boosting=0"):
         dataclasses.replace(settings, boosting=0)

@@ -352,19 +352,17 @@ def _far_ends(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def odd_value_lines(found: dict[str, Any]) -> list[str]:
     """What to say of the codes of `odd_values`: no line, or up to three."""
 
-    def listed(codes: dict[str, float]) -> str:
-        return ", ".join(f"{code} ({share:.0%})" for code, share in list(codes.items())[:SHOWN])
+    lines = {
+        "values beyond those that the model was trained on (another unit, a mark for none?)": found["beyond_codes"],
+        "fewer values than the model was trained on (in another column, or lost?)": found["valueless_codes"],
+        "in no event, though most training patients have it (not exported?)": found["absent_codes"],
+    }
 
-    beyond, without, absent = found["beyond_codes"], found["valueless_codes"], found["absent_codes"]
-    many = (
-        f"values of {len(beyond)} codes lie beyond those that the model was trained on (another unit, a mark for none?)"
-    )
-    few = (
-        f"{len(without)} codes have values in fewer events than the model was trained on (in another column, or lost?)"
-    )
-    none = f"{len(absent)} codes that most training patients have are in no event here (not exported?)"
-    lines = ((many, beyond), (few, without), (none, absent))
-    return [f"{line}: {listed(codes)}" for line, codes in lines if codes]
+    def listed(codes: dict[str, float]) -> str:
+        named = ", ".join(f"{code} ({share:.0%})" for code, share in list(codes.items())[:SHOWN])
+        return named + (f", and {len(codes) - SHOWN} more" if len(codes) > SHOWN else "")
+
+    return [f"{line}: {listed(codes)}" for line, codes in lines.items() if codes]
 
 
 def unknown_line(found: dict[str, Any]) -> str:

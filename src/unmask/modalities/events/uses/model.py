@@ -237,7 +237,7 @@ class EventModel(Usable):
         """
         events = as_events(data)
         points = _points(points_given("predict_proba", None, labels)[1], events, named_rows=False)
-        _, target, p = self.probabilities(events, points)
+        target, p = self.probabilities(self.histories(events), points)
         if target.kind not in ("binary", "classes"):
             raise UserError(
                 f"predict_proba: the model predicts {target.kind}", hint="model.predict(data, labels=task) says it."
@@ -247,7 +247,8 @@ class EventModel(Usable):
     def predicted(self, data: Any, labels: Any) -> tuple[pl.DataFrame, Labels]:
         """`predict`, and the points that predictions are of."""
         events = as_events(data)
-        points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
+        points = read_labels(labels, events, need_value=False)
+        target, p = self.probabilities(self.histories(events), points)
         self.met = met(events, self.folder.fine_tuning["patients"])
         frame = pl.DataFrame(
             {
@@ -355,7 +356,8 @@ class EventModel(Usable):
                     "numbers of their own, or births.",
                 )
             points, trained = points.take(~learnt_from), int(learnt_from.sum())
-        points, target, p = self.probabilities(events, points)
+        histories = self.histories(events)
+        target, p = self.probabilities(histories, points)
         if isinstance(target, MultiLabel):
             raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
         wanted = {
@@ -372,7 +374,7 @@ class EventModel(Usable):
         if not isinstance(target, TimeToEvent):
             rule_name = "mean" if isinstance(target, NumberTarget) else "prevalence"
             results[rule_name] = scored(target, points, constant(target, points), seed=seed)
-        histories, rule = self.histories(events), self.folder.fine_tuning.get("age_and_count")
+        rule = self.folder.fine_tuning.get("age_and_count")
         if rule is not None:
             simple = AgeAndCount(**rule)
             predicted = simple.predict(histories, points, target)
@@ -396,16 +398,16 @@ class EventModel(Usable):
         }
         return JudgedFigures(found, judged_shown)
 
-    def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
-        """The points, what is predicted of them, and (points, outputs) of it."""
+    def probabilities(self, histories: Histories, points: Labels) -> tuple[Target, np.ndarray]:
+        """What is predicted of the points, and (points, outputs) of it."""
         outcome, head = self.folder.fine_tuning, self.folder.head
         assert head is not None
-        target, histories = from_dict(outcome["target"]), self.histories(events)
+        target = from_dict(outcome["target"])
         x = self.features(histories, points, **{part: outcome[part] for part in ("states", "summaries", "answers")})
         others = []
         if self.folder.tuned is not None:
             others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
-        return points, target, target.finished(head.predict(x, target, others), histories, points)
+        return target, target.finished(head.predict(x, target, others), histories, points)
 
     def fill(self, data: Any, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
         """Missing values with an interval (kind "value"), and the likeliest next events ("next").
