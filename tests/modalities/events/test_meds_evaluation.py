@@ -9,7 +9,7 @@ import pytest
 from event_data import main_ok
 
 import unmask
-from unmask.modalities.events.uses.model import as_predictions
+from unmask.modalities.events.records.labels import as_predictions
 from unmask.modalities.events.uses.query_answers import judged
 
 package = pytest.importorskip("meds_evaluation.evaluate", reason="meds-evaluation is not installed")

@@ -175,8 +175,9 @@ def predict(
     from collections import Counter
 
     from unmask.modalities.events.records.cuts import after_death, without_events
+    from unmask.modalities.events.records.labels import as_predictions
     from unmask.modalities.events.records.meds import BY_SPLITS, read_meds
-    from unmask.modalities.events.uses.model import as_predictions, write_predictions
+    from unmask.modalities.events.uses.model import write_predictions
 
     if labels is None:
         raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")

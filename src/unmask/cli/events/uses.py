@@ -136,17 +136,19 @@ def evaluate(
     model: options.Model,
     data: list[str] = options.source("MEDS folder."),
     labels: str = options.source_option("MEDS task folder, or an ACES task file (.yaml)."),
+    recalibrate: str = typer.Option(
+        None, help="New folder for a copy of the model that is recalibrated to these labels (of a yes or no)."
+    ),
     seed: options.Seed = 0,
 ) -> Result:
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
-
     if labels is None or len(data) != 1:
         raise UserError(
             f"{model}: a model of patient events, and {len(data)} folders, {'with' if labels else 'without'} --labels",
             hint="Give one MEDS folder and --labels, the MEDS task folder.",
         )
     loaded = use.load(model)
-    found = loaded.evaluate(data[0], labels, seed=seed)
+    found = loaded.evaluate(data[0], labels, recalibrate=recalibrate, seed=seed)
     by = " (held out by the folder's splits)" if found["split"] != "all" else ""
     lines = [f"{found['points']:,} points of {found['patients']:,} patients{by}"]
     trained = [f"{found['trained']:,} points left out: their patients trained the head"] if found["trained"] else []
@@ -154,6 +156,11 @@ def evaluate(
         trained = [f"warning: {text}: these figures may be of training patients" for text in found["warnings"]]
     lines += [*data_lines(loaded.unknown, found["outside"]), *odd_points(found), *trained]
     lines += result_lines(found["results"], interval_text)
+    if (copy := found.get("recalibrated")) is not None:
+        lines.append(
+            f"{copy['out']}: log-odds {copy['intercept']:+.3f} {copy['slope']:+.3f} x those of {model}, by all these "
+            "points; 'recalibrated' is each fifth of the patients on the line of the others"
+        )
     return Result(found | loaded.unknown, lines, loaded)
 
 
@@ -182,9 +189,9 @@ def ask(
     import polars as pl
 
     from unmask.modalities.events.records.aces import is_task
-    from unmask.modalities.events.records.labels import read_labels
+    from unmask.modalities.events.records.labels import as_predictions, read_labels
     from unmask.modalities.events.records.meds import read_meds
-    from unmask.modalities.events.uses.model import as_predictions, write_predictions
+    from unmask.modalities.events.uses.model import write_predictions
     from unmask.modalities.events.uses.query_answers import judged, summary_lines, write
 
     if out is None:

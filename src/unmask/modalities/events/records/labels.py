@@ -162,3 +162,17 @@ def _values(frame: pl.DataFrame, root: Path | str, need_value: bool) -> dict[str
         else:
             out[column_kind] = column.to_numpy().astype(np.float64 if name == "float_value" else np.int64)
     return out
+
+
+def as_predictions(frame: pl.DataFrame) -> pl.DataFrame:
+    """Predictions of a yes or no with the columns that the package meds-evaluation reads, and no other; of the points
+    that have one.
+
+    Raises:
+        UserError: they are of another kind.
+    """
+    name = "predicted_boolean_probability"
+    if name not in frame.columns:
+        raise UserError("no predictions of a yes or no: meds-evaluation reads no others", hint="Leave the option out.")
+    value = (pl.col(name) >= 0.5).alias("predicted_boolean_value")
+    return frame.drop_nulls(name).select("subject_id", "prediction_time", "boolean_value", value, name)

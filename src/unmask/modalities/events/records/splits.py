@@ -35,6 +35,16 @@ def who_trained(events: Events, points: Labels, held: np.ndarray) -> dict[str, s
     return out
 
 
+def with_trained(patients: dict[str, str], more: dict[str, str]) -> dict[str, str]:
+    """`who_trained`, of a head that learnt from the training patients of `more` too, who are held out no longer."""
+    known = {name: np.frombuffer(base64.b64decode(text), np.uint8) for name, text in patients.items()}
+    new = {name: np.frombuffer(base64.b64decode(text), np.uint8) for name, text in more.items()}
+    kept = ~np.isin(known["held_out"].view(np.uint64), new["train"].view(np.uint64))
+    out = {n: np.concatenate([known[n], new[n]]) for n in ("train", f"{BIRTHS}train")}
+    out |= {"held_out": known["held_out"].view(np.uint64)[kept], f"{BIRTHS}held_out": known[f"{BIRTHS}held_out"][kept]}
+    return {name: base64.b64encode(found.tobytes()).decode() for name, found in out.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Met:
     """What a model knows of the subjects of some data: the split of each by its id ('train', 'held_out' or 'unseen'),

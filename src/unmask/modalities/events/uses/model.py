@@ -18,17 +18,12 @@ from unmask.core.score import Mode
 from unmask.errors import UserError, option, outside
 from unmask.evaluation.results import JudgedFigures, figures_shown
 from unmask.evaluation.shown import Shown
+from unmask.files import check_new_model
 from unmask.given import values_of
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.features import Features, gather
 from unmask.modalities.events.outcome.scoring import constant, scored, unseen_classes
-from unmask.modalities.events.outcome.targets import (
-    MultiLabel,
-    NumberTarget,
-    Target,
-    TimeToEvent,
-    from_dict,
-)
+from unmask.modalities.events.outcome.targets import MultiLabel, NumberTarget, Target, TimeToEvent, from_dict
 from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.questions.query_task import question_of
 from unmask.modalities.events.questions.query_text import EXAMPLE
@@ -45,6 +40,7 @@ from unmask.modalities.events.uses.card import scored_figures
 from unmask.modalities.events.uses.fill import SCHEMA, By, died, missing_values, next_events, surprise
 from unmask.modalities.events.uses.folder import EventFolder, load_folder, save_folder
 from unmask.modalities.events.uses.query_answers import UNCALIBRATED, ask, panel_answers, queries_of
+from unmask.modalities.events.uses.recalibrate import recalibrated, save_recalibrated
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.verbs import Usable
 from unmask.writing import written
@@ -320,24 +316,31 @@ class EventModel(Usable):
         """What to say of answers that no held-out patients calibrated; a line or none."""
         return [] if int(queries_of(self.folder).calibrated) else [UNCALIBRATED]
 
-    def evaluate(self, data: Any, labels: Any = None, *, seed: int = 0) -> JudgedFigures:
+    def evaluate(
+        self, data: Any, labels: Any = None, *, recalibrate: str | Path | None = None, seed: int = 0
+    ) -> JudgedFigures:
         """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
 
         Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the
         head, known by their subject ids (unless births say that these are other people's).
 
+        Args:
+            recalibrate: new folder for a copy of the model, of a yes or no, whose log-odds lie on a line fitted to
+                these labels; `recalibrated` are the figures of each fifth of the patients on the line of the others.
+
         Returns:
-            kind, rows and points (how many), patients, without_events (points before the first event of their patient),
-            outside (labels of subjects without events), unseen_classes (of labels, by name), trained (points left out
-            because their patients trained the head; None where the ids are other people's, with a warning), split,
-            warnings, and under `results` the figures of "model", of "prevalence" (the shares of these labels
-            themselves; of numbers "mean", theirs), and of numbers those of the last value of the code that goes best
-            with them.
+            kind, points (how many; rows too), patients, without_events (points before the first event of their
+            patient), outside (labels of subjects without events), unseen_classes (of labels, by name), trained (points
+            left out, of who trained the head; None where the ids are other people's, with a warning), split, warnings,
+            and `results`: the figures of "model", of "prevalence" (the shares of these labels themselves; of numbers
+            "mean") and of simple rules.
 
         Raises:
-            UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
-                head have points.
+            UserError: the model has no outcome head, data or labels are not right, only patients who trained the head
+                have points, or there are too few to recalibrate on.
         """
+        if recalibrate is not None:
+            check_new_model(recalibrate)
         events = as_events(data)
         points = read_labels(points_given("evaluate", None, labels)[1], events)
         split = "all"
@@ -348,9 +351,9 @@ class EventModel(Usable):
         if warning is None:  # else their ids are other people's: who trained the head is not known
             learnt_from = np.asarray(self.met.split[points.subject] == "train", bool)
             if len(points) and learnt_from.all():
+                what = f"all {len(points):,} points are of patients who trained the head"
                 raise UserError(
-                    f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the "
-                    "model by",
+                    f"{what}: nothing is left to judge the model by",
                     hint="Evaluate at points of other patients; held-out figures are in the model's report.html. "
                     "Patients are known by their ids: if these are other people with the same numbers, give them "
                     "numbers of their own, or births.",
@@ -370,7 +373,13 @@ class EventModel(Usable):
             raise UserError(
                 f"{named(labels)}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
             )
-        results = {"model": scored(target, points, p, seed=seed)}
+        results, copied = {"model": scored(target, points, p, seed=seed)}, dict[str, Any]()
+        if recalibrate is not None:
+            on_others, line = recalibrated(p, points, target, seed)
+            results["recalibrated"] = scored(target, points, on_others, seed=seed)
+            copied["recalibrated"] = save_recalibrated(
+                recalibrate, self.folder, line, events, points, warning is not None
+            )
         if not isinstance(target, TimeToEvent):
             rule_name = "mean" if isinstance(target, NumberTarget) else "prevalence"
             results[rule_name] = scored(target, points, constant(target, points), seed=seed)
@@ -395,6 +404,7 @@ class EventModel(Usable):
             "split": split,
             "results": results,
             "warnings": [] if warning is None else [warning],
+            **copied,
         }
         return JudgedFigures(found, judged_shown)
 
@@ -478,17 +488,3 @@ def write_predictions(frame: pl.DataFrame, out: str | Path) -> None:
     """Write a parquet, whole or not at all."""
     with written(out) as temporary:
         frame.write_parquet(temporary)
-
-
-def as_predictions(frame: pl.DataFrame) -> pl.DataFrame:
-    """Predictions of a yes or no with the columns that the package meds-evaluation reads, and no other; of the points
-    that have one.
-
-    Raises:
-        UserError: they are of another kind.
-    """
-    name = "predicted_boolean_probability"
-    if name not in frame.columns:
-        raise UserError("no predictions of a yes or no: meds-evaluation reads no others", hint="Leave the option out.")
-    value = (pl.col(name) >= 0.5).alias("predicted_boolean_value")
-    return frame.drop_nulls(name).select("subject_id", "prediction_time", "boolean_value", value, name)
