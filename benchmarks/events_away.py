@@ -102,11 +102,11 @@ def away(train: str, test: str, steps: int) -> tuple[np.ndarray, dict[str, np.nd
     target = Binary()
     y, truth = labels[train].value, labels[test].value
     found: dict[str, np.ndarray] = {}
-    plain = "the same without states, not calibrated"
-    for name, settings in (("ours", OutcomeSettings()), (plain, OutcomeSettings(states=False))):
+    more = "the same with states, not calibrated"
+    for name, settings in (("ours", OutcomeSettings()), (more, OutcomeSettings(states=True))):
         work = OutcomeWork(loaded, here, labels[train], target, target.encode(labels[train]), settings)
         head, _, fitted = work.fit(np.arange(len(y)), intervals=name == "ours")
-        x = loaded.features(there, labels[test], states=settings.states, summaries=True, answers=False)
+        x = loaded.features(there, labels[test], states=bool(settings.states), summaries=True, answers=False)
         voices = head.voices(x, target)
         found[name] = fitted.finished(target.blend([*voices.values()]), there, labels[test])[:, 0]
         if name == "ours":

@@ -317,7 +317,7 @@ def weigh(a: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model, _ = pretrained(events, points.subject[train], a, folder if a.keep is None else f"{a.keep}/fold-0")
     few = np.sort(np.random.default_rng([0, 0]).permutation(train)[: len(train) // 4])
-    settings = OutcomeSettings(answers=True, worth=True, baselines=False)
+    settings = OutcomeSettings(states=True, answers=True, worth=True, baselines=False)
     some, histories = points.take(few), model.histories(events)
     found = worth(OutcomeWork(model, histories, some, Binary(), y[few], settings), np.arange(len(few))).figures
     print(json.dumps(found, indent=1))

@@ -16,6 +16,8 @@ from unmask.modalities.events.outcome.trees import Trees
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.labels import read_labels
 from unmask.modalities.events.records.meds import read_meds
+from unmask.modalities.events.uses import work as uses_work
+from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.model import load
 from unmask.modalities.events.uses.work import OutcomeWork
 
@@ -101,3 +103,18 @@ def test_features_on_disk_are_those_in_memory(home: Path, monkeypatch: pytest.Mo
     assert set(work.candidates.predict(train, test)) >= {"prevalence", "gradient boosting"}
     monkeypatch.setattr(candidates, "BASELINE_BYTES", 8.0 * work.candidates.plain.shape[1] * 120)
     assert set(work.candidates.predict(train, test)) >= {"prevalence (120 points)", "gradient boosting (120 points)"}
+
+
+@pytest.mark.parametrize(("most", "read"), [(features.MOST_CODES, False), (3, True)])
+def test_states_are_read_where_summaries_leave_codes_out(
+    home: Path, tmp_path: Path, monkeypatch, most: int, read: bool
+):
+    for module in (features, uses_work):
+        monkeypatch.setattr(module, "MOST_CODES", most)
+    settings = OutcomeSettings(members=1, hidden=4, epochs=2, trees=4, boosting=0, curve=False, baselines=False)
+    run = finetune_outcome(home / "model", home / "meds", home / "task", tmp_path / "m", settings=settings)
+    outcome, head = run.model.folder.outcome, run.model.folder.head
+    assert outcome["states"] is read
+    codes = min(most, len(run.model.folder.vocabulary.codes))
+    assert head.sizes["features"] == codes * len(features.KINDS) + 2 + (2 * 32 if read else 0)
+    assert len(run.model.predict(home / "meds", labels=home / "task")) > 0

@@ -48,7 +48,7 @@ OTHER = {
     "patience": 20,
     "holdout": 0.4,
     "encoder": "tuned",
-    "states": False,
+    "states": True,
     "summaries": False,
     "answers": True,
     "worth": True,

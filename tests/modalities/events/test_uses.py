@@ -80,7 +80,7 @@ def test_one_part_alone_is_saved_and_its_probabilities_are_on_the_line(home: Pat
     model, events = unmask.load(tmp_path / "m"), read_meds(home / "meds")
     head, target = model.folder.head, from_dict(model.folder.fine_tuning["target"])
     points = read_labels(home / "task", events)
-    x = model.features(model.histories(events), points, states=True, summaries=True)
+    x = model.features(model.histories(events), points, states=False, summaries=True)
     voices = head.voices(x, target)
     assert list(voices) == ["boosting"]
     assert target.points >= 100

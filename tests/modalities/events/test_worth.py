@@ -47,7 +47,7 @@ def asking(home: Path) -> Path:
 def work(asking: Path, home: Path) -> OutcomeWork:
     model, events = unmask.load(asking), read_meds(home / "meds")
     points, target = read_labels(home / "task", events), Binary()
-    settings = OutcomeSettings(answers=True, **FEW)
+    settings = OutcomeSettings(states=True, answers=True, **FEW)
     return OutcomeWork(model, model.histories(events), points, target, target.encode(points), settings)
 
 
@@ -79,7 +79,7 @@ def test_the_report_says_it_and_the_model_predicts_without_what_was_left_out(
     asking: Path, home: Path, tmp_path: Path, capsys
 ):
     changes = [word for key, value in FEW.items() for word in ("--set", f"{key}={str(value).lower()}")]
-    changes += ["--set", "answers=true", "--set", "curve=false", "--set", "baselines=false"]
+    changes += ["--set", "states=true", "--set", "answers=true", "--set", "curve=false", "--set", "baselines=false"]
     capsys.readouterr()
     words = ["finetune", "outcome", asking, home / "meds", "--labels", home / "task", "--out", tmp_path / "o", "--json"]
     main_ok([str(w) for w in (*words, *changes)])

@@ -273,7 +273,8 @@ class OutcomeSettings:
         encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too, and its predictions are averaged with
             those of networks and trees.
         tune: how the encoder is fine-tuned: `TuneSettings`.
-        states: use the pretrained encoder's pooled states.
+        states: use the pretrained encoder's pooled states. None: where the model knows more codes than the summaries
+            hold (200), or where these are left out; with every code in the summaries, states added nothing.
         summaries: use each code's last, min, max, mean and count.
         answers: use the model's answers to a panel of questions about what is to come; it must have been pretrained
             with questions (--recipe ask).
@@ -305,7 +306,7 @@ class OutcomeSettings:
     holdout: float = 0.2
     encoder: Literal["frozen", "tuned"] = "frozen"
     tune: TuneSettings = field(default_factory=TuneSettings)
-    states: bool = True
+    states: bool | None = None
     summaries: bool = True
     answers: bool = False
     worth: bool = False
@@ -330,7 +331,7 @@ class OutcomeSettings:
         require(self, lambda v: 0.5 <= v < 1, "a share from 0.5, below 1", "level")
         require(self, lambda v: 0 < v < math.inf, "a number above 0", "checkpoint_seconds")
         _require_rates(self)
-        if not (self.states or self.summaries or self.answers):
+        if self.states is False and not (self.summaries or self.answers):
             raise UserError("states=false, summaries=false and answers=false", hint="The head needs one of them.")
         if not (self.members or self.trees or self.boosting):
             raise UserError("members=0, trees=0 and boosting=0", hint="The head needs one of them.")

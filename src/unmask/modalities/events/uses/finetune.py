@@ -138,9 +138,7 @@ def finetune_outcome(
             new, found, histories, seen, predicted, target, loaded.folder, descriptions(data), settings.examples
         )
 
-    return finished(
-        out, work, loaded, fitted, settings, found, started, who_trained(events, points, held), report, rule
-    )
+    return finished(out, work, loaded, fitted, found, started, who_trained(events, points, held), report, rule)
 
 
 def stopped(out: Path, loaded: EventModel, target: Target, stop: StoppedBySignal) -> OutcomeRun:
@@ -164,7 +162,6 @@ def finished(
     work: OutcomeWork,
     loaded: EventModel,
     fitted: FittedOutcome,
-    settings: OutcomeSettings,
     found: dict[str, Any],
     started: float,
     patients: dict[str, str],
@@ -175,7 +172,7 @@ def finished(
     `patients`: as `who_trained` gives them; `rule`: what the model is judged beside."""
     folder = loaded.folder
     folder.head, folder.tuned, target = fitted
-    folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict(), "patients": patients}
+    folder.outcome = {**dataclasses.asdict(work.settings), "target": target.to_dict(), "patients": patients}
     folder.outcome |= {} if rule is None else {"age_and_count": dataclasses.asdict(rule)}
     about = {"results": [f.to_dict() for f in scored_figures(found)], "counts": counts(found)}
     with written_folder(out) as new:

@@ -179,9 +179,7 @@ def finetune_next_visit(
     if held.any():
         found["by_code"] = by_code(visits.names, visits.came[held], visits.before[held], predicted["ours"])
     patients, words = who_trained(events, visits.points, held), descriptions(data)
-    return finished(
-        out, work, loaded, fitted, settings, found, started, patients, lambda new: _report(new, found, words)
-    )
+    return finished(out, work, loaded, fitted, found, started, patients, lambda new: _report(new, found, words))
 
 
 def baselines(visits: NextVisits, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:

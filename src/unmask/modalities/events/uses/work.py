@@ -11,7 +11,7 @@ import numpy as np
 from unmask.errors import UserError, setting
 from unmask.evaluation.resampling import auroc_auprc
 from unmask.modalities.events.outcome.candidates import FEWEST, Candidates
-from unmask.modalities.events.outcome.features import gather, last_values, usual
+from unmask.modalities.events.outcome.features import MOST_CODES, gather, last_values, usual
 from unmask.modalities.events.outcome.number import nearest
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
 from unmask.modalities.events.outcome.scoring import scored
@@ -59,8 +59,12 @@ class OutcomeWork:
     ) -> None:
         self.stages = stages
         self.masked, self.histories, self.points = loaded.folder.model, histories, points
-        self.target, self.y, self.settings = target, y, settings
-        learnt = loaded.learnt(states=settings.states, answers=settings.answers)
+        self.target, self.y = target, y
+        if settings.states is None:
+            beyond = len(loaded.folder.vocabulary.codes) > MOST_CODES
+            alone = not (settings.summaries or settings.answers)
+            settings = dataclasses.replace(settings, states=beyond or alone)
+        learnt = loaded.learnt(states=bool(settings.states), answers=settings.answers)
         self.whole, names = whole, _ = gather(histories, points, learnt)
         states = len(names) + (2 * loaded.folder.settings.width if settings.states else 0)
         every = np.arange(whole.shape[1])  # summaries first, then states, then answers
