@@ -146,6 +146,21 @@ def legend(names: Iterable[str]) -> str:
     return "; ".join(f"{direction}: {', '.join(labels)}" for direction, labels in by.items())
 
 
+def placed(meaning: Meaning, value: float, ceiling: float | None, floor: float | None) -> tuple[float | None, bool]:
+    """(share of the way from floor to ceiling, whether the floor is at least as good as the ceiling).
+
+    >>> placed(MEANINGS["loss"], 2.0, 1.0, 5.0), placed(MEANINGS["loss"], 2.0, 1.0, 1.0)
+    ((0.75, False), (None, True))
+    """
+    if ceiling is None or floor is None:
+        return None, False
+    sign = -1 if meaning.better == "lower" else 1
+    span = sign * (ceiling - floor)
+    if span <= 0:
+        return None, ceiling != floor or ceiling != meaning.best
+    return sign * (value - floor) / span, False
+
+
 def figure_lines(
     found: Mapping[str, Any], names: Iterable[str], *, rules: Mapping[str, str] | None = None
 ) -> list[str]:

@@ -43,6 +43,10 @@ def test_real_patients_are_as_good_as_the_ceiling(real, others):
     assert found["floor"]["correlation_gap"] > 5 * found["ceiling"]["correlation_gap"]
     assert 0.4 < found["nearer_training"] < 0.6
     assert "share nearer to learnt" in str(found)
+    assert max(map(len, str(found).splitlines()[:-2])) <= 100
+    assert "Off" not in str(found)
+    assert "Nearer" not in str(found)
+    assert "what it is" in found.to_frame().columns
 
 
 def test_shuffled_patients_are_as_bad_as_the_floor(real, others):
@@ -62,12 +66,14 @@ def test_wrong_times_and_values_are_seen(real, others):
     )
     found = compare(slower, real, held_out=others)
     assert found["gap_distance"] > 0.3
+    assert "Off: values" in str(found)
     assert found["value_distance"] == pytest.approx(3, abs=0.5)
 
 
 def test_copies_are_found(real, others):
     found = compare(real, real, held_out=others)
     assert found["nearer_training"] > 0.75
+    assert "Off: distance to learnt, share nearer to learnt" in str(found)
     assert found["nearest_training"] < 1e-5 < found["ceiling"]["nearest_training"]
 
 

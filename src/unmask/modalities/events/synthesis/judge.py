@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
-from unmask.evaluation.meanings import HIGHER, LOWER, Meaning
+from unmask.evaluation.meanings import HIGHER, LOWER, Meaning, placed
 from unmask.evaluation.shown import Printed, Shown
 from unmask.modalities.events.records.meds import BIRTH, STATIC, Events, as_events
 from unmask.modalities.events.synthesis.sequences import FEWEST_PATIENTS, LEAST
@@ -24,29 +24,63 @@ CODES = 500
 """The most frequent codes, between which correlations and distances are taken."""
 VALUES = 20
 """Values that a code must have on both sides to be compared."""
+COPIED = 0.05
+"""Share of the new patients, beyond half, that may be nearer to those learnt from by chance."""
 SAME = 0.05
 """Share of the held-out patients that may be found among the others, as records of a few events are by chance."""
 
 MEANINGS = {
     "prevalence_error": Meaning(
-        "error of prevalence", LOWER, 0, "Share of the patients who have a code: mean absolute error over codes."
+        "error of prevalence",
+        LOWER,
+        0,
+        "Share of the patients who have a code: mean absolute error over codes.",
+        "prevalence",
     ),
     "correlation_gap": Meaning(
-        "gap of correlations", LOWER, 0, "Correlation of how often two codes come: mean absolute error over pairs."
+        "gap of correlations",
+        LOWER,
+        0,
+        "Correlation of how often two codes come: mean absolute error over pairs.",
+        "correlations",
     ),
     "gap_distance": Meaning(
-        "distance of gaps", LOWER, 0, "Time between one time stamp and the next: Kolmogorov-Smirnov distance."
+        "distance of gaps",
+        LOWER,
+        0,
+        "Time between one time stamp and the next: Kolmogorov-Smirnov distance.",
+        "gaps",
     ),
-    "events_distance": Meaning("distance of events", LOWER, 0, "Events per patient: Kolmogorov-Smirnov distance."),
+    "events_distance": Meaning(
+        "distance of events", LOWER, 0, "Events per patient: Kolmogorov-Smirnov distance.", "events"
+    ),
     "value_distance": Meaning(
-        "distance of values", LOWER, 0, "Wasserstein distance of values in their code's deviations, mean over codes."
+        "distance of values",
+        LOWER,
+        0,
+        "Wasserstein distance of values in their code's deviations, mean over codes.",
+        "values",
     ),
     "nearest_training": Meaning(
-        "nearest learnt patient", HIGHER, 1, "Median cosine distance of a new patient's codes to the nearest."
+        "nearest learnt patient",
+        HIGHER,
+        1,
+        "Median cosine distance of a new patient's codes to the nearest.",
+        "distance to learnt",
     ),
-    "nearest_held_out": Meaning("nearest other patient", HIGHER, 1, "The same, to as many that nothing was learnt of."),
+    "nearest_held_out": Meaning(
+        "nearest other patient",
+        HIGHER,
+        1,
+        "The same, to as many that nothing was learnt of.",
+        "distance to others",
+    ),
     "nearer_training": Meaning(
-        "share nearer to learnt", "near 0.5", 0.5, "Of the new patients, those nearer to a learnt one: 1 are copies."
+        "share nearer to learnt",
+        "near 0.5",
+        0.5,
+        "Of the new patients, those nearer to a learnt one: 1 are copies.",
+        "share nearer to learnt",
     ),
 }
 
@@ -104,23 +138,56 @@ class _Group:
 
 
 class SyntheticPatients(Printed, dict[str, Any]):
-    """Figures by name, `ceiling` and `floor` with the same; `print` shows them side by side."""
+    """Figures by name, `ceiling` and `floor` with the same; `print` shows them side by side, and what they say."""
 
     def shown(self) -> Shown:
-        """The figures as `print` shows them."""
-        ends = [self.get(end, {}) for end in ("ceiling", "floor")]
-        rows = [
-            (m.label, self[key], m.better, *(end.get(key) for end in ends), m.sentence)
-            for key, m in MEANINGS.items()
-            if key in self
-        ]
-        notes = ["ceiling: other real patients; floor: real patients, each code shuffled alone"]
+        """The figures as `print` shows them; the frame has what each is, too."""
+        rows, groups = [], dict[str, list[str]]()
+        for key, m in MEANINGS.items():
+            if key in self:
+                ceiling, floor = (self.get(end, {}).get(key) for end in ("ceiling", "floor"))
+                group, words = _verdict(key, self[key], ceiling, floor, (self["rows"], self["real"]))
+                groups.setdefault(group, []).append(m.short)
+                rows.append((m.label, self[key], ceiling, floor, words, m.better, m.sentence))
+        sentences = [f"{group}: {', '.join(groups[group])}" for group in VERDICTS if group in groups]
+        notes = ["ceiling: other real patients; floor: real patients, each code shuffled alone", *sentences]
         return Shown(
             title=f"{self['rows']:,} new patients beside {self['real']:,} real ones",
-            columns=("figure", "new", "better", "ceiling", "floor", "what it is"),
+            columns=("figure", "new", "ceiling", "floor", "in words", "better", "what it is"),
             rows=rows,
             notes=notes + ([self["note"]] if "note" in self else []),
+            printed=("figure", "new", "ceiling", "floor", "in words"),
         )
+
+
+VERDICTS = ("As real patients are", "Nearer to real than to shuffled", "Nearer to shuffled", "Off")
+"""What a figure says, best first."""
+AS_REAL = 0.9
+"""Share of the way from the floor to the ceiling; where the floor is no worse, the ceiling over the figure."""
+
+
+def _verdict(
+    key: str, value: float, ceiling: float | None, floor: float | None, patients: tuple[int, int]
+) -> tuple[str, str]:
+    """Which of `VERDICTS`, and a few words; `patients`: of both kinds."""
+    good, near, far, off = VERDICTS
+    m, chance = MEANINGS[key], 1.36 * float(np.sqrt(sum(1 / n for n in patients)))  # Kolmogorov-Smirnov, 5 %
+    if key == "nearer_training":
+        return (off, "copies, or close to them") if value > 0.5 + COPIED else (good, "no nearer than to others")
+    if m.better == HIGHER:
+        copied = ceiling is not None and value < ceiling / 2
+        return (off, "much nearer than real patients are") if copied else (good, "as far as real patients are")
+    if ceiling is None or floor is None:
+        return good, ""
+    share, marked = placed(m, value, ceiling, floor)
+    if (share or 0) >= AS_REAL or (marked and AS_REAL * value <= ceiling):
+        return good, "at the ceiling"
+    if "Kolmogorov" in m.sentence and value <= chance:
+        return good, "no further than by chance"
+    if share is None:  # shuffling keeps what is of one code alone
+        return off, f"{value / max(ceiling, 1e-9):.1f} times the ceiling"
+    words = f"{share:.0%} of the way from floor to ceiling" if share > 0 else "no better than the floor"
+    return (near if share > 0.5 else far), words
 
 
 def compare(drawn: Any, real: Any, *, held_out: Any = None, seed: int = 0) -> SyntheticPatients:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.evaluation.meanings import Meaning
+from unmask.evaluation.meanings import Meaning, placed
 from unmask.evaluation.shown import Printed, Shown
 
 CEILING = "another sample of real rows"
@@ -163,17 +163,6 @@ def readings(found: Mapping[str, Any]) -> list[ShownFigure]:
         verdict = _verdict(key, meaning, value, card, ceiling, share, marked)
         out.append(ShownFigure(key, meaning, value, ceiling, floor, share, marked, verdict))
     return out
-
-
-def placed(meaning: Meaning, value: float, ceiling: float | None, floor: float | None) -> tuple[float | None, bool]:
-    """(share of the way from floor to ceiling, whether the floor is at least as good as the ceiling)."""
-    if ceiling is None or floor is None:
-        return None, False
-    sign = -1 if meaning.better == "lower" else 1
-    span = sign * (ceiling - floor)
-    if span <= 0:
-        return None, ceiling != floor or ceiling != meaning.best
-    return sign * (value - floor) / span, False
 
 
 def _verdict(
