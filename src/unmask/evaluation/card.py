@@ -295,6 +295,20 @@ def held_out(run: Path) -> dict[str, float]:
     return last
 
 
+def remembered(
+    about: Mapping[str, Any], run: Path, rules: Mapping[str, float] | None = None, *, judged_by: str = "accuracy"
+) -> dict[str, Any]:
+    """What unmask.json is to hold, with the held-out figures of the run that has just ended in `run`, if one has: a
+    folder that is saved elsewhere, or exported, then still has them. `rules`: of each rule beside the model its figure
+    `judged_by`; those that `about` has of the data by default."""
+    out, figures = dict(about), held_out(run)
+    if "results" not in out and figures:
+        rules = (out.get("data") or {}).get("rules") or {} if rules is None else rules
+        found = figures_of(figures, list(figures)) + [Figure(name=judged_by, value=v, of=n) for n, v in rules.items()]
+        out["results"] = [f.to_dict() for f in found]
+    return out
+
+
 def json_records(path: Path) -> list[dict[str, Any]]:
     """The objects of a .jsonl file, without half a last line of a run that was killed; none where there is no file."""
     found = []

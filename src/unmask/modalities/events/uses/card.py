@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, read_figures
+from unmask.evaluation.card import Card, Figure, Use, figures_of, read_figures
 from unmask.files import read_object
 from unmask.modalities.events.outcome.scoring import FIGURES
 
@@ -28,16 +28,6 @@ NOT_A_DEVICE = (
     "`unmask events audit` finds leaks of single codes within 24 hours before the prediction time; it cannot see those "
     "that need several codes together or lie further back.",
 )
-
-
-def remembered(about: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """What unmask.json is to hold, with the held-out figures of the run that has just ended in `run`, if one has."""
-    out = dict(about)
-    if "results" not in out and (figures := held_out(run)):
-        rules = (out.get("data") or {}).get("rules") or {}
-        found = figures_of(figures, list(figures)) + [Figure(name="accuracy", value=v, of=n) for n, v in rules.items()]
-        out["results"] = [f.to_dict() for f in found]
-    return out
 
 
 def scored_figures(found: Mapping[str, Any]) -> list[Figure]:

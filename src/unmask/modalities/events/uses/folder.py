@@ -16,7 +16,7 @@ from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
 from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError, either
-from unmask.evaluation.card import add_card
+from unmask.evaluation.card import add_card, remembered
 from unmask.files import check_weights, damaged
 from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.outcome.outcome import OutcomeHead
@@ -26,7 +26,6 @@ from unmask.modalities.events.questions.query_fit import QueryModel
 from unmask.modalities.events.questions.query_head import QueryHead
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.records.vocabulary import Vocabulary
-from unmask.modalities.events.uses.card import remembered
 from unmask.training.checkpoint import read_weights
 from unmask.writing import brought_to_an_end, written_folder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import first_of, quoted
-from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, read_figures
+from unmask.evaluation.card import Card, Figure, Use, figures_of, read_figures
 from unmask.evaluation.results import figures_shown
 from unmask.evaluation.shown import Shown
 from unmask.files import read_object
@@ -19,16 +19,6 @@ MASKS = ("macro_dice", "macro_iou", "macro_border_f")
 """The figures of masks, means over classes."""
 WITHOUT = "rule without a look"
 """Whose figures stand beside: of a rule that looks at no picture."""
-
-
-def remembered(settings: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """What unmask.json is to hold, with the held-out figures of the run that has just ended in `run`, if one has."""
-    out = dict(settings)
-    if "results" not in out and not {"classifier", "segmenter"} & out.keys() and (figures := held_out(run)):
-        rules = (out.get("data") or {}).get("rules") or {}
-        found = figures_of(figures, ["loss"]) + [Figure(name="loss", value=v, of=n) for n, v in rules.items()]
-        out["results"] = [f.to_dict() for f in found]
-    return out
 
 
 def scored(found: Mapping[str, Any]) -> list[Figure]:

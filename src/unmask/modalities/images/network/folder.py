@@ -17,12 +17,11 @@ from torch import Tensor
 from unmask.core.model import MaskedModel
 from unmask.encoder.config import EncoderConfig, check
 from unmask.errors import UserError, setting
-from unmask.evaluation.card import add_card
+from unmask.evaluation.card import add_card, remembered
 from unmask.families.base import activation_name
 from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_published, in_memory, to_published
 from unmask.files import check_weights
 from unmask.modalities.images.network.build import assemble, initialise, vit_config
-from unmask.modalities.images.network.card import remembered
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.recipes import SIZES
 from unmask.training.checkpoint import read_weights
@@ -349,7 +348,9 @@ def save_folder(
     encoder; `head_name`: 'classifier' or 'segmenter'."""
     state = to_published(model.state_dict(), TRANSFORMERS, channels=model.codec.config.channels)
     state |= {f"unmask.{head_name}.{k}": v.detach().cpu().contiguous() for k, v in (head or {}).items()}
-    settings = remembered(settings or {}, Path(folder))
+    settings = dict(settings or {})
+    if not settings.keys() & HEADS:
+        settings = remembered(settings, Path(folder), judged_by="loss")
     ratio = settings.get("images", {}).get("ratio", 0.75)
     with written_folder(folder) as new:
         save_file(state, new / "model.safetensors", metadata={"format": "pt"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import multiprocessing
 import os
@@ -266,14 +267,6 @@ def decode(source: Source, form: Form, choice: Choice = PLAIN) -> list[Picture] 
         return Broken(reason=str(error))
 
 
-def _decode(task: tuple[Source, Form, Choice]) -> list[Picture] | Broken:
-    return decode(*task)
-
-
-def _survey(task: tuple[Source, Choice]) -> list[Header] | Broken | Ambiguous:
-    return survey(*task)
-
-
 Mapper = Callable[[Any, Iterable[Any]], Iterator[Any]]
 
 
@@ -312,14 +305,14 @@ def survey_all(
 ) -> list[list[Header] | Broken | Ambiguous]:
     """What pictures many files hold, in order."""
     with mapper(workers, len(sources)) as mapped:
-        return list(counted(mapped(_survey, ((s, choice) for s in sources)), len(sources)))
+        return list(counted(mapped(functools.partial(survey, choice=choice), sources), len(sources)))
 
 
 def decode_all(files: PictureFiles) -> Iterator[list[Picture] | Broken]:
     """The examples of many files, file by file in order."""
     with mapper(files.workers, len(files)) as mapped:
-        tasks = ((source, files.form, files.choice) for source in files.sources)
-        yield from counted(mapped(_decode, tasks), len(files))
+        decoding = functools.partial(decode, form=files.form, choice=files.choice)
+        yield from counted(mapped(decoding, files.sources), len(files))
 
 
 _ENDINGS: set[str] = set()

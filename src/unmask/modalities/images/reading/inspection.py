@@ -3,6 +3,7 @@ a run would refuse is told."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -74,10 +75,6 @@ def inspect(source: Source, choice: Choice) -> list[Seen] | Broken | Ambiguous:
         return broken(error, source)
 
 
-def _inspect(task: tuple[Source, Choice]) -> list[Seen] | Broken | Ambiguous:
-    return inspect(*task)
-
-
 @dataclass
 class Inspection:
     """Called by the readers in place of decoding: it looks at the files, and keeps what it saw.
@@ -106,7 +103,8 @@ class Inspection:
         """The set without its pixels: names, labels, groups, parts, notes, and what cannot be read."""
         self.choice = how.choice
         with mapper(how.workers, len(files)) as mapped:
-            results = list(counted(mapped(_inspect, ((f.source, how.choice) for f in files)), len(files)))
+            looking = functools.partial(inspect, choice=how.choice)
+            results = list(counted(mapped(looking, (f.source for f in files)), len(files)))
         skipped = [(f.name, found.reason) for f, found in zip(files, results, strict=True) if isinstance(found, Broken)]
         self.unclear = [
             (f.name, found.what, found.hint)

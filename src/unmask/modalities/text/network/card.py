@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import first_of, quoted
-from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, hub_name, model_name, read_figures
+from unmask.evaluation.card import Card, Figure, Use, figures_of, hub_name, model_name, read_figures
 from unmask.files import read_object
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -27,19 +27,6 @@ NEW = ("results", "corpus", "before", "source")
 RULE = "most frequent token"
 REMOTE = ("NeoBERTLMHead",)
 """Architectures that transformers has from code of their publishers alone."""
-
-
-def remembered(settings: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """What unmask.json is to hold, with the figures and counts of the run that has just ended in `run`, if one has:
-    a folder that is saved elsewhere, or exported, then still has them."""
-    out = dict(settings)
-    figures = held_out(run)
-    if "results" in out or not figures:
-        return out
-    out["results"] = [f.to_dict() for f in figures_of(figures, list(figures))]
-    if (share := (out.get("corpus") or {}).get("most_frequent")) is not None:
-        out["results"].append(Figure(name="accuracy", value=share, of=RULE).to_dict())
-    return out
 
 
 def corpus_of(cache: TokenCache, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -355,10 +355,11 @@ def save_folder(
         dtype: number format of all weights; default that of `like`, else the model's.
         without: published names to leave out: weights that were never read and never trained.
     """
-    from unmask.evaluation.card import add_card  # loading needs none of it
-    from unmask.modalities.text.network.card import remembered
+    from unmask.evaluation.card import add_card, remembered  # loading needs none of it
+    from unmask.modalities.text.network.card import RULE
 
-    settings = remembered(settings or {}, Path(folder))
+    share = ((settings or {}).get("corpus") or {}).get("most_frequent")
+    settings = remembered(settings or {}, Path(folder), {} if share is None else {RULE: share})
     with written_folder(folder) as new:
         encoder, codec = model.encoder.config, model.codec.config
         special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
