@@ -319,6 +319,9 @@ def test_crops_are_drawn_anew_by_their_numbers_alone_and_masks_move_with_pixels(
     assert pixels.shape == (24, 1, 16, 20)
     # A pixel is near 1 where the mask says so, whatever was turned and bent: off at borders alone.
     assert ((pixels[:, 0] > 0.5) == (truth == 1)).float().mean() > 0.97
+    own = [set(crop.unique().tolist()) <= {0.0, 1.0} for crop in pixels]  # not resampled
+    assert 6 <= sum(own) <= 18
+    assert all(torch.equal((crop[0] > 0.5).long(), mask) for crop, mask, o in zip(pixels, truth, own, strict=True) if o)
     again, _ = source.crops(np.array([7]), key=(0, 0))
     assert torch.equal(again[0], pixels[7])
     assert not torch.equal(source.crops(np.array([7]), key=(1, 0))[0], again)
