@@ -35,7 +35,8 @@ class SegmenterSettings:
             inverse root of a class's share. 1 weighs all alike.
         balance: share of the crops that are drawn around a pixel of a class drawn evenly; the others lie anywhere.
         scale: factors by which crops are enlarged, low,high; 1,1 for none.
-        flip, turn: mirror crops; turn half of them by any angle, half by quarters. Half are neither scaled nor bent. Say false where left and right, or up, decide the class.
+        flip, turn: mirror crops; turn half of them by any angle, half by quarters. Say false where left and right, or
+            up, decide the class. The latter half is neither scaled nor bent.
         bend: deviation of a smooth displacement of the crops, in pixels; 0 for none.
         jitter: changes of brightness and contrast, channel by channel.
         average: decay per step of the running mean of the weights, which is what is kept.
