@@ -280,7 +280,17 @@ def test_masks_that_cannot_be_meant_are_refused(model, tmp_path):
     )
     assert "smoothed borders" in refused(saved(tmp_path / "soft", [np.asarray(soft)]))
     tinted = np.stack([np.asarray(soft), np.zeros_like(masks[0]), 255 - np.asarray(soft)], -1)
-    assert "colours (" in refused(saved(tmp_path / "tinted", [tinted]))
+    red = [np.stack([m, m * 0, m * 0], -1) for m in masks]
+    for some, name in (([tinted, *red[1:]], "tinted"), ([red[0], tinted, red[2]], "tinted1")):
+        said = refused(saved(tmp_path / name, some))
+        assert "colours (" in said
+        assert f"they are in the masks of 1 of 3 pictures: {name == 'tinted1':d}.png" in said
+    for name in ("cell", "dirt"):
+        saved(tmp_path / "classes" / name, [m * (name == "cell") for m in masks])
+    assert f"no pixel is marked in any file of {tmp_path}/classes/dirt" in refused(tmp_path / "classes")
+    judged = saved(tmp_path / "judged", [np.where(m, 7, m) for m in masks])
+    two = saved(tmp_path / "learnt", masks)
+    assert "the mask of 0.png: values 7 are none" in refused(two, validation=folder, validation_masks=judged)
     assert "all pixels are of one class (0)" in refused(saved(tmp_path / "empty", [m * 0 for m in masks]))
     instances = (np.arange(52 * 44) // 16).reshape(44, 52).astype(np.uint16)
     assert "(mask > 0)" in refused(saved(tmp_path / "instances", [instances]))

@@ -108,12 +108,16 @@ def value_of(text: str | int) -> int:
 
 
 def legend_of(
-    counts: Counter[int], kind: Kind, ignore: str | int | None, palette: tuple[int, ...] | None, where: str
+    holding: Mapping[str, Counter[int]],
+    kind: Kind,
+    ignore: str | int | None,
+    palette: tuple[int, ...] | None,
+    where: str,
 ) -> tuple[Legend, list[str]]:
     """The classes of masks that hold these values, and what is to be said of them.
 
     Args:
-        counts: value -> number of pixels, over all masks.
+        holding: name of a picture -> how many pixels of its masks have each value.
         ignore: 'auto', 'none', or the value without a class.
         where: the masks, for messages.
 
@@ -121,6 +125,7 @@ def legend_of(
         UserError: so many values that borders are smoothed, that objects are numbered one by one, or one value alone.
     """
     notes = []
+    counts = sum(holding.values(), Counter[int]())
     total = sum(counts.values())
     chosen = None if ignore in ("auto", "none", None) else value_of(ignore)
     if chosen is not None and chosen not in counts:
@@ -146,7 +151,7 @@ def legend_of(
     rare = [v for v in values if counts[v] < RARE * total]
     in_order = values == list(range(values[0], values[0] + len(values))) and values[0] in (0, 1)
     if len(values) > MOST_CLASSES or (len(rare) > MOST_RARE and not in_order):
-        raise _too_many(counts, values, rare, kind, where, in_order)
+        raise _too_many(holding, counts, values, rare, kind, where, in_order)
     if len(values) < 2:
         raise UserError(
             f"{where}: all pixels are of one class ({first_of([value_name(v, kind) for v in values])})",
@@ -157,7 +162,13 @@ def legend_of(
 
 
 def _too_many(
-    counts: Counter[int], values: Sequence[int], rare: Sequence[int], kind: Kind, where: str, in_order: bool
+    holding: Mapping[str, Counter[int]],
+    counts: Counter[int],
+    values: Sequence[int],
+    rare: Sequence[int],
+    kind: Kind,
+    where: str,
+    in_order: bool,
 ) -> UserError:
     total = sum(counts.values())
     often = sorted(values, key=lambda v: -counts[v])[:5]
@@ -168,8 +179,10 @@ def _too_many(
             f"{what}: more than {MOST_CLASSES} classes",
             hint="Where each object has a number of its own, save which pixels are in any: (mask > 0) as 0 and 255.",
         )
+    mixed = [name for name, own in holding.items() if not own.keys().isdisjoint(rare)]
     return UserError(
-        f"{what}: {len(rare):,} of them make up less than {RARE:.1%} each, as of smoothed borders or JPEG",
+        f"{what}: {len(rare):,} of them make up less than {RARE:.1%} each, as of smoothed borders or JPEG; they are in "
+        f"the masks of {len(mixed):,} of {len(holding):,} pictures: {first_of(mixed, 10)}",
         hint="Save masks with one value per class: without antialiasing, as PNG or TIFF; or give every pixel the "
         "nearest of the frequent values first.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -274,17 +274,13 @@ def masks_of(
         }
     notes: list[str] = []
     if legend is None:
-        counts: Counter[int] = Counter()
-        for masks in raw.values():
-            for mask in masks:
-                values, often = np.unique(mask.values, return_counts=True)
-                counts.update(dict(zip(values.tolist(), often.tolist(), strict=True)))
+        holding = {name: sum(map(_counts, masks), Counter[int]()) for name, masks in raw.items()}
         if classes:
-            legend = _of_files(counts, classes, where)
+            legend = _of_files(holding, classes, where)
         else:
             palette = next((mask.palette for _, mask in every if mask.palette), None)
             legend, notes = legend_of(
-                counts, "colours" if coloured else "numbers", ignore, palette, f"the masks in {where}"
+                holding, "colours" if coloured else "numbers", ignore, palette, f"the masks in {where}"
             )
     if ignore == "auto" and legend.ignore == VOID:
         _check_alike(raw)
@@ -339,12 +335,18 @@ def _each(names: Iterable[str], made: Callable[[str], Any]) -> dict[str, Any]:
     return found
 
 
-def _of_files(counts: Counter[int], classes: Sequence[str], where: str) -> Legend:
-    absent = [name for number, name in enumerate(classes, 1) if not counts[number]]
+def _counts(mask: RawMask) -> Counter[int]:
+    """Value -> how many pixels have it."""
+    values, often = np.unique(mask.values, return_counts=True)
+    return Counter(dict(zip(values.tolist(), often.tolist(), strict=True)))
+
+
+def _of_files(holding: Mapping[str, Counter[int]], classes: Sequence[str], where: str) -> Legend:
+    absent = [f"{where}/{c}" for number, c in enumerate(classes, 1) if not any(own[number] for own in holding.values())]
     if absent:
         raise UserError(
-            f"{where}: no pixel is marked of {first_of(absent)}",
-            hint="Take the folder away, or give masks that have it.",
+            f"no pixel is marked in any file of {first_of(absent, 10)}",
+            hint="Take the folder away, or give masks that have its class.",
         )
     return Legend(kind="files", values=tuple(range(len(classes) + 1)), names=("background", *classes))
 
