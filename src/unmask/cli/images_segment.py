@@ -97,10 +97,16 @@ def predict(
     check_results([out], data)
     loaded = use.load(model)
     source = data[0] if len(data) == 1 else data
-    rows = list(write_masks(loaded, source, out, probabilities=probabilities, reading=reading(set_)))
-    lines = [f"{row['name']}: " + ", ".join(f"{c} {share:.1%}" for c, share in row["shares"].items()) for row in rows]
+    notes: list[str] = []
+    how: dict[str, Any] = {"probabilities": probabilities, "reading": reading(set_), "say": notes.append}
+    rows = list(write_masks(loaded, source, out, **how))
+    lines = [
+        *notes,
+        *(f"{row['name']}: " + ", ".join(f"{c} {share:.1%}" for c, share in row["shares"].items()) for row in rows),
+    ]
     legend = ", ".join(loaded.names)
     found = {"out": out, "rows": len(rows), "pictures": sum(row["pictures"] for row in rows), "results": rows}
+    found["notes"] = notes
     return Result(found, [*lines, f"{out}: {len(rows)} masks; {LEGEND} says which value is which of {legend}"], loaded)
 
 

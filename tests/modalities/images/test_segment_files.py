@@ -14,6 +14,7 @@ import unmask
 from tiny_images import CROPS, discs
 from unmask.errors import UserError
 from unmask.modalities.images.segment import windows
+from unmask.modalities.images.segment.written import write_masks
 
 tifffile = pytest.importorskip("tifffile")
 nibabel = pytest.importorskip("nibabel")
@@ -141,6 +142,14 @@ def test_memory_does_not_grow_with_the_height_of_a_picture(tuned, tmp_path, monk
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_what_is_made_of_files_is_said_before_their_masks(tuned, tmp_path):
+    (picture,), _ = discs(1)
+    Image.fromarray(np.stack([picture, picture], -1), "LA").save(tmp_path / "a.png")
+    said = []
+    list(write_masks(tuned, tmp_path, tmp_path / "out", say=said.append))
+    assert said == ["1 pictures: an alpha channel: laid on white where it is transparent"]
 
 
 def test_pictures_of_another_kind_are_named_before_a_mask_is_written(tuned, tmp_path):

@@ -6,7 +6,7 @@ import contextlib
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from PIL import Image
 
 from unmask.errors import UserError, first_of
 from unmask.modalities.images.formats.nifti import is_nifti
-from unmask.modalities.images.formats.picture import Broken, Choice
+from unmask.modalities.images.formats.picture import Broken, Choice, Header
 from unmask.modalities.images.reading.account import check_ends, picture_ends
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.decode import survey_all
+from unmask.modalities.images.reading.decode import described, recoloured, survey_all
 from unmask.modalities.images.segment.masks import without_ending
 from unmask.modalities.images.segment.pairs import choice_of, listed, read_files
 from unmask.modalities.images.segment.scenes import whole_pictures
@@ -37,7 +37,13 @@ LEGEND = "classes.json"
 
 
 def write_masks(
-    model: Any, images: Any, out: str | Path, *, probabilities: bool = False, reading: dict[str, Any] | None = None
+    model: Any,
+    images: Any,
+    out: str | Path,
+    *,
+    probabilities: bool = False,
+    reading: dict[str, Any] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[dict[str, Any]]:
     """Write the masks of pictures in files into a folder, a file of pictures at a time, and `classes.json`: which value
     is which class. A row for each file: its 'name', 'file', 'pictures' in it, 'shares' of the pixels by class.
@@ -45,6 +51,7 @@ def write_masks(
     Args:
         probabilities: write `NAME.probabilities.npy` beside each, (classes, height, width) float32; of several slices
             or frames (pictures, classes, height, width).
+        say: what is done with lines on what was made of the files, such as transparency laid on white.
     """
     folder = Path(out).expanduser()
     root, names = listed(images)
@@ -57,7 +64,9 @@ def write_masks(
         raise UserError(f"{same[0]}: its mask would replace it", hint="Give another folder for the masks.")
     how, config, depth = reading or {}, model.model.config, model.model.folder.depth
     choice = choice_of(model.model, how)
-    names = _readable(root, names, choice, images)
+    names, headers = _readable(root, names, choice, images)
+    for line in [*described(headers), *recoloured([h.channels for h in headers], config.channels)]:
+        say(line)
     large = {
         name: array for name in names if (array := mapped(root / name, config.channels, depth, choice)) is not None
     }
@@ -79,21 +88,22 @@ def write_masks(
         yield {"name": name, "file": str(place)} | row
 
 
-def _readable(root: Path, names: Sequence[str], choice: Choice, images: Any) -> list[str]:
-    """The files that can be read, looked at before anything is written.
+def _readable(root: Path, names: Sequence[str], choice: Choice, images: Any) -> tuple[list[str], list[Header]]:
+    """(the files that can be read, what is in them), looked at before anything is written.
 
     Raises:
         UserError: of files that were given one by one, or if none can be read.
     """
-    surveyed = zip(names, survey_all([str(root / name) for name in names], choice), strict=True)
-    broken = {name: found.reason for name, found in surveyed if isinstance(found, Broken)}
+    surveyed = dict(zip(names, survey_all([str(root / name) for name in names], choice), strict=True))
+    broken = {name: found.reason for name, found in surveyed.items() if isinstance(found, Broken)}
     if broken:
         shown = first_of([f"{name}: {reason}" for name, reason in broken.items()], 8, between="; ")
         what = f"{len(broken)} pictures cannot be read"
         if len(broken) == len(names) or not (isinstance(images, str | Path) and Path(images).is_dir()):
             raise UserError(f"{what}: {shown}", hint="Leave them out.")
         warnings.warn(f"{what} and get no mask: {shown}", stacklevel=2)
-    return [name for name in names if name not in broken]
+    headers = [header for found in surveyed.values() if isinstance(found, list) for header in found]
+    return [name for name in names if name not in broken], headers
 
 
 def _check(model: Any, root: Path, names: Sequence[str], how: dict[str, Any], choice: Choice) -> None:
