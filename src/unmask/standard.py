@@ -40,7 +40,7 @@ from unmask.training.job import Job, RunResult
 from unmask.training.precision import resolve_device
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.same_run import digest
-from unmask.training.settings import TrainSettings, apply_run_overrides, lasting
+from unmask.training.settings import apply_run_overrides, lasting
 from unmask.version import __version__
 from unmask.writing import brought_to_an_end, demo_folder, replace_json, written_folder
 
@@ -278,10 +278,6 @@ class _Pretraining(Pretrainable[RunResult]):
 
     def __init__(self, kind: type[StandardModel], data: Any, settings: Any) -> None:
         self.kind, self.data, self.settings = kind, data, settings
-
-    @property
-    def train(self) -> TrainSettings:
-        return self.settings.train
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         torch.manual_seed(self.train.seed)

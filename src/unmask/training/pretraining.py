@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import nn
 
@@ -29,12 +29,18 @@ class Pretrainable(ABC, Generic[Finished]):
     """What a kind of data brings to pretraining; `pretrained` calls its methods from top to bottom.
 
     `Finished` is what `pretrained` returns for this kind: a finished run.
+
+    Attributes:
+        settings: of this kind, a dataclass with a field `train`.
     """
 
+    settings: Any
+
     @property
-    @abstractmethod
     def train(self) -> TrainSettings:
         """How it is trained; asked again after `job`, which may fit it to the data."""
+        found: TrainSettings = self.settings.train
+        return found
 
     @abstractmethod
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:

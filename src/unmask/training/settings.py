@@ -305,12 +305,16 @@ def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Setting
 def apply_run_overrides(
     settings: Settings, overrides: Mapping[str, Any], *, also: Collection[str] = (), without: Collection[str] = ()
 ) -> Settings:
-    """`apply_overrides` for the settings of a kind of data: keys of its `train` may be given bare as well.
+    """`apply_overrides` for the settings of a kind of data: keys of its `train` may be given bare (`learning_rate=...`)
+    or as `train.learning_rate`.
 
     Args:
         settings: a dataclass with a field `train`; its own fields come before those of `train`.
         also: further names to suggest from.
         without: keys of `train` that make no sense for this kind.
+
+    Raises:
+        UserError: for an unknown key, with the closest known one.
     """
     target: Any = settings
     own = {f.name for f in dataclasses.fields(target)}

@@ -402,10 +402,4 @@ RECIPES: dict[str, Mapping[str, Any]] = {
 }
 
 
-def with_overrides(settings: EventSettings, overrides: Mapping[str, Any]) -> EventSettings:
-    """Replace settings by key; keys of `train` may be given bare (`learning_rate=...`) or as `train.learning_rate`.
-
-    Raises:
-        UserError: for an unknown key, with the closest known one.
-    """
-    return apply_run_overrides(settings, overrides)
+with_overrides = apply_run_overrides

@@ -217,10 +217,4 @@ def changed(settings: TextSettings, name: str) -> bool:
     return getattr(settings, name) not in usual
 
 
-def with_overrides(settings: TextSettings, overrides: Mapping[str, Any]) -> TextSettings:
-    """Replace settings by key; keys of `train` may be given bare (`learning_rate=...`) or as `train.learning_rate`.
-
-    Raises:
-        UserError: for an unknown key, with the closest known one.
-    """
-    return apply_run_overrides(settings, overrides)
+with_overrides = apply_run_overrides

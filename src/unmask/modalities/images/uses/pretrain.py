@@ -106,10 +106,6 @@ class ImagePretraining(Pretrainable[ImageRun]):
     def __init__(self, data: Any, settings: ImageSettings | None) -> None:
         self.data, self.settings = data, settings or ImageSettings()
 
-    @property
-    def train(self) -> TrainSettings:
-        return self.settings.train
-
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         settings = self.settings
         folder = settings.store_folder or out / "pictures"

@@ -45,7 +45,7 @@ from unmask.training.precision import computing, resolve_device, resolve_precisi
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.run import EXAMINED, check_run_folder
 from unmask.training.same_run import digest
-from unmask.training.settings import TrainSettings, settings_from
+from unmask.training.settings import settings_from
 from unmask.training.validation import sample
 from unmask.writing import makes_folder, write_json_lines
 
@@ -217,10 +217,6 @@ class TextAdaptation(Pretrainable[Adapted]):
         self.settings = settings
         weights = self.loaded.model.state_dict()
         self._digest = digest(list(weights), *weights.values())
-
-    @property
-    def train(self) -> TrainSettings:
-        return self.settings.train
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         if why := self.loaded.why_not_masked():

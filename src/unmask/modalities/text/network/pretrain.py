@@ -94,10 +94,6 @@ class TextPretraining(Pretrainable[TextRun]):
         self.settings, self.texts, self.rule = settings, in_memory(data), dict[str, float]()
         self.data = [str(data)] if isinstance(data, str | Path) else [] if self.texts is not None else list(data)
 
-    @property
-    def train(self) -> TrainSettings:
-        return self.settings.train
-
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         started = resume and bool(checkpoints(out))
         if (folder := prepared_at(self.data, "text")) is not None:
