@@ -641,6 +641,31 @@ def test_race_and_ethnicity_of_us_core_are_facts(tmp_path: Path):
     assert all(r[1] is None for r in rows)
 
 
+def test_language_marital_status_and_insurance_are_facts(tmp_path: Path):
+    spoken = [{"language": {"coding": [{"code": c}]}, "preferred": c == "es"} for c in ("en-US", "es")]
+    patient = {**PATIENT, "communication": spoken, "maritalStatus": {"coding": [{"code": "M", "display": "Married"}]}}
+    cover = {"resourceType": "Coverage", "id": "c", "status": "active", "beneficiary": {"reference": "Patient/A"}}
+    cover |= {"period": {"start": "2020-01-01T00:00:00Z"}, "payor": [{"display": "Cigna"}]}
+    typed = {**cover, "id": "d", "type": {"coding": [{"system": "https://nahdo.org/sopt", "code": "1"}]}}
+    rows, found = events(tmp_path, patient, cover, typed, {**cover, "id": "e", "status": "entered-in-error"})
+    facts = {r[2]: r[1] for r in rows}
+    assert {"LANGUAGE//es", "MARITAL_STATUS//M"} < facts.keys()
+    assert "LANGUAGE//en-US" not in facts
+    assert facts["INSURANCE//TEXT//Cigna"] == facts["INSURANCE//https://nahdo.org/sopt//1"] == datetime(2020, 1, 1)
+    assert found["rejected"] == {"Coverage: status entered-in-error": 1}
+
+
+def test_a_standard_coding_comes_before_a_local_one(tmp_path: Path):
+    local = {"system": "urn:oid:1.2.840.114350", "code": "MY-GLU", "display": "Glu"}
+    both = lab(1, None, 5)
+    both["code"] = {"coding": [local, *LOINC["coding"]]}
+    alone = lab(2, None, 6)
+    alone["code"] = {"coding": [local]}
+    rows, _ = events(tmp_path, PATIENT, both, alone)
+    codes = {r[2] for r in rows if r[2].startswith("LAB")}
+    assert codes == {"LAB//LOINC//2", "LAB//urn:oid:1.2.840.114350//MY-GLU"}
+
+
 def test_patients_without_a_resource_of_their_own_are_counted_and_named(tmp_path: Path):
     """A Patient may come behind what is said of it."""
     there = {"resourceType": "MedicationRequest", **DRUG}

@@ -432,11 +432,14 @@ def test_race_ethnicity_amounts_and_the_end_of_observation_of_omop_are_read(tmp_
         "observation_period.csv": "person_id,observation_period_start_date,observation_period_end_date\n"
         "1,2010-01-01,2020-06-30",
         "specimen.csv": "specimen_id,person_id,specimen_concept_id ,specimen_date\n1,1,5,2014-04-22",
+        "payer_plan_period.csv": "payer_plan_period_id,person_id,payer_plan_period_start_date,payer_concept_id,"
+        "payer_source_value\n1,1,2011-01-01,280,Medicare\n2,1,2012-01-01,0,Cigna",
     }
     found = convert(write(tmp_path, tables), tmp_path / "m")
     rows = whole(tmp_path / "m").filter(pl.col("subject_id") == 1).select("code", "numeric_value").rows()
     known = dict(rows)
     assert {"RACE//OMOP//8527", "ETHNICITY//OMOP//38003564", "SPECIMEN//OMOP//5"} < known.keys()
+    assert {"INSURANCE//OMOP//280", "INSURANCE//SOURCE//Cigna"} < known.keys()
     assert (known["DRUG//OMOP//19073183"], known["DRUG_DAYS_SUPPLY//OMOP//19073183"]) == (28, 14)
     assert times(tmp_path / "m")["OBSERVATION_END"] == datetime(2020, 6, 30, 23, 59, 59)
     others = whole(tmp_path / "m").filter(pl.col("subject_id") > 1)["code"].to_list()

@@ -108,6 +108,7 @@ def test_a_copy_is_recalibrated_to_another_extract(outcome: Path, tmp_path: Path
     assert abs(after["intercept"]) < 0.15
     assert after["brier"] < before["brier"]
     assert "brier" in after["intervals"]
+    assert {"GENDER//MALE", "GENDER//FEMALE"} <= {g["group"] for g in said["subgroups"]}
     line = said["recalibrated"]
     p = unmask.load(outcome).predict(other, rarer)["predicted_boolean_probability"].to_numpy()
     copy = unmask.load(tmp_path / "copy")

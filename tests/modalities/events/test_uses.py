@@ -28,12 +28,13 @@ from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, wit
 from unmask.modalities.events.records.encounters import own_events, visits_of
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.labels import read_labels
-from unmask.modalities.events.records.meds import HOUR, Labels, read_meds
+from unmask.modalities.events.records.meds import HOUR, Labels, as_events, read_meds
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
 from unmask.modalities.events.uses.fill import next_events, timeline
 from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.folder import EventFolder
 from unmask.modalities.events.uses.next_visit import figures, finetune_next_visit, next_visits
+from unmask.modalities.events.uses.outcome_report import subgroups
 from unmask.modalities.events.uses.pretrain import pretrain
 
 QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
@@ -132,6 +133,28 @@ def test_binary_report_has_what_it_promises(home: Path, tmp_path: Path):
     groups = {g["group"] for g in run.figures["subgroups"]}
     assert any(g.startswith("age") for g in groups) or "GENDER//MALE" in groups
     assert {row["labels"] for row in run.figures["curve"]}
+
+
+def test_subgroups_are_by_static_facts_and_by_the_last_insurance_that_was_known():
+    rows = []
+    for i in range(80):
+        first, then = ("INSURANCE//A", "INSURANCE//B") if i % 2 else ("INSURANCE//B", "INSURANCE//A")
+        rows += [(i, None, "RACE//X" if i < 45 else "RACE//Y"), (i, 10, first), (i, 20, "VISIT"), (i, 30, then)]
+    frame = pl.DataFrame(rows, schema=["subject_id", "time", "code"], orient="row").with_columns(
+        pl.col("time").cast(pl.Datetime("us"))
+    )
+    events = as_events(frame)
+    histories = Histories(events, Vocabulary.fit(events))
+    points = Labels(subject=np.arange(80), time=np.full(80, 25))
+    found = subgroups(histories, points)
+    assert {name: int(chosen.sum()) for name, chosen in found.items()} == {
+        "RACE//X": 45,
+        "RACE//Y": 35,
+        "INSURANCE//A": 40,
+        "INSURANCE//B": 40,
+    }
+    assert found["INSURANCE//A"][1]  # what is said later is not known yet
+    assert not found["INSURANCE//A"][0]
 
 
 def test_what_was_never_trained_is_not_told(home: Path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,7 +155,7 @@ def evaluate(
     if found["trained"] is None:
         trained = [f"warning: {text}: these figures may be of training patients" for text in found["warnings"]]
     lines += [*data_lines(loaded.unknown, found["outside"]), *odd_points(found), *trained]
-    lines += result_lines(found["results"], interval_text)
+    lines += [*result_lines(found["results"], interval_text), *subgroup_lines(found["subgroups"])]
     if (copy := found.get("recalibrated")) is not None:
         lines.append(
             f"{copy['out']}: log-odds {copy['intercept']:+.3f} {copy['slope']:+.3f} x those of {model}, by all these "
@@ -270,6 +270,17 @@ def interval_text(result: dict[str, Any], name: str) -> str:
     from unmask.modalities.events.uses.outcome_report import figure_text
 
     return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""
+
+
+def subgroup_lines(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The first figure of each subgroup that has both outcomes, with its interval."""
+    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text
+
+    lines = []
+    for group in groups:
+        shown = [f"{k} {figure_text(k, group[k])}{interval_text(dict(group), k)}" for k in SHOWN if k in group][:1]
+        lines += [f"  {group['group']:30} {group['n']:7,} points  {text}" for text in shown]
+    return ["by subgroup:", *lines] if lines else []
 
 
 def result_lines(results: Mapping[str, dict[str, Any]], interval: Callable[..., str] = lambda *_: "") -> list[str]:

@@ -117,8 +117,8 @@ class ResourceReader:
         return out
 
     def _patient(self, r: Mapping[str, Any], scope: Scope, about: dict[str, Any]) -> list[Row]:
-        """Sex, race, ethnicity, birth and death; a patient given again in the same version, or without one, adds what
-        was not known yet, and what contradicts is rejected."""
+        """Sex, other demographics, birth and death; a patient given again in the same version, or without one, adds
+        what was not known yet, and what contradicts is rejected."""
         if not r.get("id"):
             self.ledger.add("Patient without an id", about)
             return []
@@ -134,7 +134,7 @@ class ResourceReader:
         facts: list[tuple[str, str, datetime | None]] = [
             ("sex", f"GENDER//{str(r.get('gender', 'unknown')).upper()}", None)
         ]
-        facts += [(code, code, None) for code in self.answers.race(r)]
+        facts += [(code, code, None) for code in self.answers.demographics(r)]
         facts += [
             (what, code, t) for what, code, t in (("birth", BIRTH, born), ("death", DEATH, died)) if t is not None
         ]
@@ -154,7 +154,7 @@ class ResourceReader:
         return out
 
     def _subject(self, r: Mapping[str, Any], scope: Scope) -> int | None:
-        reference = (r.get("subject") or r.get("patient") or {}).get("reference")
+        reference = (r.get("subject") or r.get("patient") or r.get("beneficiary") or {}).get("reference")
         name = name_of(reference, scope) if isinstance(reference, str) else None
         if name is None or name.kind not in ("Patient", ""):
             return None

@@ -54,7 +54,7 @@ class Kind:
 ANYWHERE = frozenset(
     (
         *("resourceType", "id", "meta", "text", "language", "implicitRules", "contained", "modifierExtension"),
-        *("status", "verificationStatus", "subject", "patient", "encounter", "context"),
+        *("status", "verificationStatus", "subject", "patient", "beneficiary", "encounter", "context"),
         *("class", "period", "actualPeriod", "component", "dataAbsentReason"),
     )
 )
@@ -133,6 +133,9 @@ KINDS: Mapping[str, Kind] = {
         times=("issued", "effectiveDateTime", "effectiveInstant", "effectivePeriod", META),
         taken=("effectiveDateTime", "effectiveInstant", "effectivePeriod"),
         statuses=("preliminary", "final", "amended", "corrected", "appended"),
+    ),
+    "Coverage": Kind(
+        prefix="INSURANCE", times=("period.start", META), codes=("type", "payor"), statuses=("active", "cancelled")
     ),
 }
 REFUTED = ("refuted", "entered-in-error", "unknown")
@@ -280,32 +283,34 @@ class Answers:
         if code is not None and (not parts or has_value(r)) and not is_absent(r):
             yield self._answered(code, r)
 
-    def race(self, patient: Mapping[str, Any]) -> Iterator[str]:
+    def demographics(self, patient: Mapping[str, Any]) -> Iterator[str]:
         """Codes of race and ethnicity, as the extensions of US Core say them: RACE//2054-5 (OMB's omb), or their
-        words."""
+        words; of the preferred language, or the only one; and of marital status."""
+        spoken = [c for c in patient.get("communication") or [] if isinstance(c, Mapping)]
+        concepts = [("LANGUAGE", at(c, "language")) for c in spoken if c.get("preferred") or len(spoken) == 1]
+        concepts.append(("MARITAL_STATUS", patient.get("maritalStatus")))
         for extension in patient.get("extension") or []:
-            prefix = US_CORE.get(str(at(extension, "url")).rsplit("/", 1)[-1])
-            if prefix is None:
-                continue
-            parts = {str(at(part, "url")): part for part in extension.get("extension") or []}
-            omb = [part for part in extension.get("extension") or [] if at(part, "url") == "ombCategory"]
-            codings = [at(part, "valueCoding") for part in omb] or at(extension, "valueCodeableConcept.coding") or []
+            parts = extension.get("extension") or []
+            omb = [at(part, "valueCoding") for part in parts if at(part, "url") == "ombCategory"]
+            words = next((at(part, "valueString") for part in parts if at(part, "url") == "text"), None)
+            concept = {"coding": omb, "text": words} if parts else extension.get("valueCodeableConcept")
+            if prefix := US_CORE.get(str(at(extension, "url")).rsplit("/", 1)[-1]):
+                concepts.append((prefix, concept))
+        for prefix, concept in concepts:
+            codings = [c for c in at(concept or {}, "coding") or [] if c.get("code")]
             for coding in codings:
-                code = f"{prefix}//{coding['code']}"
-                if coding.get("display"):
-                    self.names[code] = str(coding["display"])
-                yield code
-            words = at(parts.get("text") or {}, "valueString")
-            if words and not codings:
-                yield f"{prefix}//{words}"
+                self.names.setdefault(f"{prefix}//{coding['code']}", str(coding.get("display") or coding["code"]))
+                yield f"{prefix}//{coding['code']}"
+            if not codings and at(concept or {}, "text"):
+                yield f"{prefix}//{concept['text']}"
 
     def _concept(self, r: Mapping[str, Any], path: str, scope: Scope) -> Any:
         """A CodeableConcept, the first of several, or that of the Medication that a reference leads to."""
         found = at(r, path)
-        if path == "type" and isinstance(found, list):
+        if isinstance(found, list):
             found = found[0] if found else None
-        if isinstance(found, Mapping) and "reference" in found:
-            url = str(found["reference"])
+        if isinstance(found, Mapping) and ("reference" in found or path == "payor"):
+            url = str(found.get("reference", ""))
             if url.startswith("#"):
                 inside = (c for c in r.get("contained") or [] if isinstance(c, Mapping) and c.get("id") == url[1:])
                 return next((c.get("code") for c in inside), None)
@@ -358,10 +363,11 @@ class Answers:
         return longer
 
     def _code(self, concept: Any, prefix: str) -> str | None:
-        """The first coding, else the text."""
+        """The first coding of a system that is shared (`SYSTEMS`), else the first, else the text."""
         if not concept:
             return None
-        coding = next((c for c in concept.get("coding") or [] if c.get("code")), None)
+        codings = [c for c in concept.get("coding") or [] if c.get("code")]
+        coding = next((c for c in codings if c.get("system") in SYSTEMS), next(iter(codings), None))
         if coding is None:
             words = str(concept.get("text") or "").strip()
             return f"{prefix}//TEXT//{words}" if words else None

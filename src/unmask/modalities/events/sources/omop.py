@@ -15,7 +15,8 @@ from unmask.modalities.events.sources.tables import CellReading, Derive, Event, 
 NAMED = 200_000
 """Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
 PREFIXES = (
-    *("GENDER", "RACE", "ETHNICITY", "VISIT", "VISIT_END", "VISIT_DETAIL", "CONDITION", "DRUG", "DRUG_DAYS_SUPPLY"),
+    *("GENDER", "RACE", "ETHNICITY", "INSURANCE", "VISIT", "VISIT_END", "VISIT_DETAIL"),
+    *("CONDITION", "DRUG", "DRUG_DAYS_SUPPLY"),
     *("PROCEDURE", "MEASUREMENT", "MEASUREMENT_FLAG", "OBSERVATION", "OBSERVATION_FLAG", "DEVICE", "SPECIMEN"),
 )
 OPERATORS = {"4171756": "<", "4171754": "<=", "4172704": ">", "4171755": ">="}
@@ -182,7 +183,7 @@ _UNREAD: Mapping[str, str] = {
     ),
     "note": "free text",
     "note_nlp": "free text",
-    **dict.fromkeys(("cost", "payer_plan_period"), "no clinical event"),
+    "cost": "no clinical event",
     **dict.fromkeys(
         ("care_site", "location", "provider", "fact_relationship", "metadata", "cdm_source"), "no event of a patient"
     ),
@@ -225,6 +226,7 @@ OMOP = Folder(
         _table("OBSERVATION", "observation", "observation", "observation_datetime", "observation_date", value=True),
         _table("DEVICE", "device_exposure", "device", *_start("device_exposure")),
         _table("SPECIMEN", "specimen", "specimen", "specimen_datetime", "specimen_date"),
+        _table("INSURANCE", "payer_plan_period", "payer", "payer_plan_period_start_date"),
         SourceTable(
             name="observation_period",
             subject="person_id",

@@ -39,6 +39,7 @@ from unmask.modalities.events.records.windows import evaluate_task
 from unmask.modalities.events.uses.card import scored_figures
 from unmask.modalities.events.uses.fill import SCHEMA, By, died, missing_values, next_events, surprise
 from unmask.modalities.events.uses.folder import EventFolder, load_folder, save_folder
+from unmask.modalities.events.uses.outcome_report import by_subgroup
 from unmask.modalities.events.uses.query_answers import UNCALIBRATED, ask, panel_answers, queries_of
 from unmask.modalities.events.uses.recalibrate import recalibrated, save_recalibrated
 from unmask.training.precision import computing, resolve_device, resolve_precision
@@ -332,8 +333,8 @@ class EventModel(Usable):
             kind, points (how many; rows too), patients, without_events (points before the first event of their
             patient), outside (labels of subjects without events), unseen_classes (of labels, by name), trained (points
             left out, of who trained the head; None where the ids are other people's, with a warning), split, warnings,
-            and `results`: the figures of "model", of "prevalence" (the shares of these labels themselves; of numbers
-            "mean") and of simple rules.
+            `results`: the figures of "model", of "prevalence" (the shares of these labels themselves; of numbers
+            "mean") and of simple rules; and `subgroups`: figures of the model, by age, sex and what else is known.
 
         Raises:
             UserError: the model has no outcome head, data or labels are not right, only patients who trained the head
@@ -404,6 +405,7 @@ class EventModel(Usable):
             "split": split,
             "results": results,
             "warnings": [] if warning is None else [warning],
+            "subgroups": by_subgroup(histories, points, target, p),
             **copied,
         }
         return JudgedFigures(found, judged_shown)

@@ -30,7 +30,9 @@ from unmask.writing import final_place
 
 LEAST = 30
 """Points that a subgroup needs to be shown."""
-MOST_GROUPS, MOST_EVENTS = 12, 60
+MOST_GROUPS, MOST_EVENTS = 24, 60
+PERSONAL = ("GENDER//", "SEX//", "RACE//", "ETHNICITY//", "INSURANCE//", "LANGUAGE//", "MARITAL_STATUS//")
+"""Codes that subgroups go by though they may have a time: an admission or a coverage says them anew."""
 BANDS = (0, 18, 40, 65, 80, 200)
 SHOWN = tuple(FIGURES)
 MINUTE = "%Y\u2011%m\u2011%d\u00a0%H:%M"
@@ -141,16 +143,12 @@ def write(
             y.append(result.get(key, float("nan")))
         title = FIGURES[key]
         page.section("Learning curve", line_chart(lines, f"{title} by labels", "training labels", title))
-    groups = [
-        {"group": name, **scored(target, points.take(chosen), predicted["ours"][chosen], draws=200)}
-        for name, chosen in (subgroups(histories, points) if predicted else {}).items()
-        if chosen.sum() >= LEAST
-    ]
+    groups = by_subgroup(histories, points, target, predicted["ours"]) if predicted else []
     if groups:
         page.section(
             "By subgroup",
             figures_table({g["group"]: g for g in groups}, "group, ours"),
-            note=f"Static facts and age bands with {LEAST} held-out points or more.",
+            note=f"Age bands, static facts and what was last said of a person, with {LEAST} held-out points or more.",
         )
     if examples and len(points) and predicted:
         _draw_timeline(page, folder, histories, points, predicted["ours"], target, words)
@@ -194,33 +192,49 @@ def _cell(name: str, result: dict[str, Any]) -> Markup:
     return drawn("ranged", value, span.removesuffix(")"))
 
 
+def by_subgroup(histories: Histories, points: Labels, target: Target, p: np.ndarray) -> list[dict[str, Any]]:
+    """Figures of each subgroup that has `LEAST` points, with its name as `group`."""
+    return [
+        {"group": name, **scored(target, points.take(chosen), p[chosen], draws=200)}
+        for name, chosen in subgroups(histories, points).items()
+    ]
+
+
 def subgroups(histories: Histories, points: Labels) -> dict[str, np.ndarray]:
-    """Name -> which points: age at the prediction time in bands, static codes, halves of static values."""
+    """Name -> which points, `LEAST` of them at least: age at the prediction time in bands, static codes, halves of
+    static values, and of `PERSONAL` codes with a time the last one known."""
     both = list(zip(points.subject.tolist(), points.time.tolist(), strict=True))
     years = np.array([histories.age(s, t, t) for s, t in both])
     out: dict[str, np.ndarray] = {}
     for low, high in pairwise(BANDS):
         chosen = (years >= max(low, 1e-9)) & (years < high)
-        if chosen.any():
-            out[f"age {low} to {high}" if high < 200 else f"age {low} or more"] = chosen
+        out[f"age {low} to {high}" if high < 200 else f"age {low} or more"] = chosen
     events, codes = histories.events, histories.vocabulary.codes
+    personal = np.array([False] * FIRST + [code.startswith(PERSONAL) for code in codes])
     value: dict[int, np.ndarray] = {}
     for i, (subject, moment) in enumerate(both):
-        for row in histories.rows(subject, moment):
+        rows, last = histories.rows(subject, moment), dict[str, int]()
+        static = events.time[rows] == STATIC
+        for row in rows[static | personal[histories.code[rows]]]:
+            code = int(histories.code[row])
+            if code < FIRST:
+                continue
             if events.time[row] != STATIC:
-                break
-            value.setdefault(int(histories.code[row]), np.full(len(both), np.nan))
-            value[int(histories.code[row])][i] = events.value[row] if math.isfinite(events.value[row]) else math.inf
+                last[codes[code - FIRST].split("//")[0]] = code
+                continue
+            known = events.value[row] if math.isfinite(events.value[row]) else math.inf
+            value.setdefault(code, np.full(len(both), np.nan))[i] = known
+        for code in last.values():
+            value.setdefault(code, np.full(len(both), np.nan))[i] = math.inf
     for code, found in value.items():
-        if code < FIRST or len(out) >= MOST_GROUPS:
-            continue
         name = codes[code - FIRST]
         if np.isinf(found).any():
             out[name] = np.isinf(found)
         elif np.isfinite(found).sum() >= 2 * LEAST:
             middle = float(np.nanmedian(found))
             out |= {f"{name} up to {middle:g}": found <= middle, f"{name} above {middle:g}": found > middle}
-    return {name: chosen for name, chosen in out.items() if not chosen.all()}
+    out = {name: chosen for name, chosen in out.items() if not chosen.all() and chosen.sum() >= LEAST}
+    return dict([*out.items()][:MOST_GROUPS])
 
 
 def _draw_timeline(
