@@ -20,16 +20,19 @@ TABLE = ("pictures", "column", "label_column")
 """Of a table of files and labels: the folder its paths are relative to, its columns."""
 
 
-def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False, size: bool = False) -> dict[str, Any]:
+def reading(
+    pairs: Sequence[str], *, table: bool = False, labelled: bool = False, grouped: bool = False, size: bool = False
+) -> dict[str, Any]:
     """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE` (the labels where
-    they are read); `group` where pictures are split or counted; `image_size` where there is no model that says it.
-    """
+    they are read); `group` where pictures are split, counted or named with their group; `image_size` where there is no
+    model that says it."""
     from unmask.modalities.images.recipes import ImageSettings
     from unmask.training.settings import apply_overrides, parse_set
 
     given = dict(parse_set(pairs))
     known = ((*READING[:-1], "image_size") if size else READING) + (TABLE[:2] if table else ())
-    known += ("label_column", "group") if labelled else ()
+    known += ("label_column",) if labelled else ()
+    known += ("group",) if labelled or grouped else ()
     for key in given:
         if key not in known:
             raise UserError(f"--set {key}=", hint=suggest(key, known))
@@ -293,7 +296,12 @@ def embed(
     ),
     report: str = typer.Option(None, help="Also write a page of some pictures and those nearest to them here."),
     pooling: str = typer.Option("mean", help="mean, first, max or grid (4 x 4 means side by side)."),
-    set_: options.ReadSettings = [],
+    set_: list[str] = typer.Option(
+        [],
+        "--set",
+        help="How files are read: planes, alpha, nodata, slice, view, overlap, rescale, group; of a table of files: "
+        "pictures, column.",
+    ),
 ) -> Result:
     """Embed pictures, one row per picture: of a folder sorted paths, slices of a series by their place. The .parquet,
     the .csv, the file beside the .npy, and `names` of --json, say which picture a row is of."""
@@ -306,7 +314,7 @@ def embed(
     check_results(sorted({out, ids_file(out), *filter(None, [report])}), [data])
     loaded = use.load(model)
     reader = loaded.model if hasattr(loaded, "net") else loaded
-    images = reader.read(data, store=PASSING, problem="none", **reading(set_, table=True))
+    images = reader.read(data, store=PASSING, problem="none", **reading(set_, table=True, grouped=True))
     array = loaded.embed(images, pooling=cast(Any, pooling))
     images = readable(images)
     ids = write_vectors(images, array, out)

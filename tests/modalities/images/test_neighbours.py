@@ -17,7 +17,7 @@ from unmask.errors import UserError
 from unmask.modalities.images import recipes
 from unmask.modalities.images.network import features
 from unmask.modalities.images.reading.sources import read_images
-from unmask.modalities.images.uses.neighbours import nearest, neighbours_of
+from unmask.modalities.images.uses.neighbours import nearest, neighbours_of, picture_of
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +131,14 @@ def test_shares_are_those_of_the_vectors(tmp_path):
     assert neighbours_of(images, perfect).shares["same_class"] == 1.0
     grouped = dataclasses.replace(images, groups=np.array([f"g{n}" for n in labels]))
     alone = neighbours_of(grouped, perfect)
-    assert alone.shares["same_class"] == 0.0, "all of a class are one patient"
+    assert "same_class" not in alone.shares, "all of a class are one patient: no other can be near"
     assert alone.groups
-    assert (
-        neighbours_of(dataclasses.replace(images, groups=np.repeat("one", 60)), perfect).to_dict()["neighbours"][0][
-            "neighbours"
-        ]
-        == []
-    )
+    halves = dataclasses.replace(images, groups=np.arange(60) // 3 % 2)  # two patients, each with all classes
+    assert neighbours_of(halves, perfect).shares["chance"] == pytest.approx(10 / 30)
+    for groups in (np.repeat("one", 60), np.arange(60)):  # one volume, and each file for itself
+        found = neighbours_of(dataclasses.replace(images, groups=groups), perfect)
+        assert len(found.to_dict()["neighbours"][0]["neighbours"]) == 6
+        assert not found.groups
 
 
 def test_tiles_are_one_row_per_picture(model, tmp_path):
@@ -146,4 +146,7 @@ def test_tiles_are_one_row_per_picture(model, tmp_path):
         Image.fromarray(picture).save(tmp_path / f"{n}.png")
     near = unmask.images.neighbours(model, tmp_path, view="tile", count=2)
     assert near.names == ["0.png", "1.png", "2.png", "3.png"]
+    pixels, missing = picture_of(near.images, 2)  # the whole is drawn
+    np.testing.assert_array_equal(pixels[..., 0], bars(4, (24, 24))[0][2])
+    assert missing is None
     assert near.write_report(tmp_path / "near.html").exists()

@@ -17,6 +17,7 @@ from unmask.modalities.images.network.batches import evenly
 from unmask.modalities.images.network.features import PASSING, ImagePooling, pooled
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import resize
+from unmask.modalities.images.segment.scenes import whole_pictures
 from unmask.modalities.images.uses.drawing import Thumbnail, small, strip
 from unmask.modalities.images.uses.vectors import readable, row_groups, row_names, row_pictures
 
@@ -67,6 +68,15 @@ def raw_vectors(images: ImageSet) -> np.ndarray:
     found = np.stack([resize(p, height, width).astype(np.float32).ravel() for p in images.pixels])
     found -= found.mean(0)
     return found if images.tiles is None else pooled(found, images)
+
+
+def picture_of(images: ImageSet, row: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """(pixels, which are missing or None) of the picture of a row, whole where tiles were cut from it."""
+    if images.tiles is None:
+        return images.pixels[row], None if images.missing is None else images.missing[row]
+    scene = images.tiles.scene
+    whole = next(whole_pictures(images.take(np.flatnonzero(scene == np.unique(scene)[row]))))
+    return whole.pixels, whole.missing
 
 
 def same_class(labels: np.ndarray, queries: np.ndarray, near: np.ndarray) -> float:
@@ -148,11 +158,7 @@ class Neighbours(Printed):
     def section(self) -> Markup:
         """The pictures with their neighbours as thumbnails, by the model above, by raw pixels below."""
         shown = {int(n) for n in np.concatenate([self.queries, self.near.ravel(), self.raw.ravel()]) if n >= 0}
-        of_row, drawn_ = row_pictures(self.images), {}
-        for n in sorted(shown):
-            i = int(of_row[n])
-            missing = None if self.images.missing is None else self.images.missing[i]
-            drawn_[n] = small(self.images.pixels[i], missing)
+        drawn_ = {n: small(*picture_of(self.images, n)) for n in sorted(shown)}
         rows: list[tuple[str, str, Markup]] = []
         for q, near, cosines, raw in zip(self.queries, self.near, self.cosines, self.raw, strict=True):
             first = Thumbnail(drawn_[q], self.names[q], "query")
@@ -207,6 +213,8 @@ def neighbours_of(images: ImageSet, vectors: np.ndarray, queries: int = DRAWN, c
     """`neighbours` of pictures that are read, and their vectors."""
     images = readable(images)
     names, groups = row_names(images), row_groups(images)
+    if groups is not None and len(np.unique(groups)) in (1, len(groups)):
+        groups = None  # each picture for itself, or nothing but one group
     if len(names) != len(vectors):
         raise UserError(f"{len(vectors):,} vectors of {len(names):,} pictures", hint="Give those of the same pictures.")
     if len(names) < 2:
@@ -218,9 +226,13 @@ def neighbours_of(images: ImageSet, vectors: np.ndarray, queries: int = DRAWN, c
     shares = {"shared": float(both.mean()) if len(both) else float("nan")}
     if images.labels is not None and len(images.classes) > 1:
         labels = images.labels[row_pictures(images)]
-        chance = float(((np.bincount(labels)[labels[judged]] - 1) / (len(labels) - 1)).mean())
-        same, raw_same = (same_class(labels, judged, found) for found in (near, by_pixels))
-        shares = {"same_class": same, "raw_same_class": raw_same, "chance": chance} | shares
+        group = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+        own = np.unique(np.stack([labels, group]), axis=1, return_inverse=True)[1].ravel()  # class and group
+        left, same, both_same = (np.bincount(a)[a][judged] for a in (group, labels, own))
+        chance = float(((same - both_same) / (len(labels) - left)).mean())
+        if chance:  # else the folders of classes are the groups
+            same_of, raw_same = (same_class(labels, judged, found) for found in (near, by_pixels))
+            shares = {"same_class": same_of, "raw_same_class": raw_same, "chance": chance} | shares
     shown = evenly(np.arange(len(names)), queries)
     near, cosines = nearest(vectors, shown, count, groups)
     return Neighbours(
