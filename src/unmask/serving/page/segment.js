@@ -49,7 +49,7 @@ export function segment(model) {
         make("div", {}, make("ul", { className: "classes", "aria-label": "Classes and their shares" }, ...items),
           make("div", { className: "row" }, ...field("Mask over picture", strength)),
           make("p", {}, make("a", { href: `data:image/png;base64,${row.mask}`, download: `${stem}_mask.png` }, "Save the mask")),
-          make("p", { className: "quiet" }, `${row.width} x ${row.height} pixels${values.length ? `; in the mask ${values.join(", ")}` : ""}.`))),
+          make("p", { className: "quiet" }, `${file.name}: ${row.width} x ${row.height} pixels${values.length ? `; in the mask ${values.join(", ")}` : ""}.`))),
       ...warned(found));
     announce(`Shares of the picture: ${said}.`);
   });

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, option, setting
+from unmask.errors import UserError, first_of, option, setting
 from unmask.modalities.images.formats.picture import Ambiguous, Broken, Header, Source
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, common_size
 from unmask.modalities.images.reading.decode import (
@@ -62,12 +62,14 @@ def list_files(files: Sequence[File], how: ReadOptions) -> Listing:
     surveyed = survey_all([f.source for f in files], how.choice, how.workers)
     skipped: list[tuple[str, str]] = []
     good: list[tuple[File, list[Header]]] = []
+    unclear = [(file.name, found) for file, found in zip(files, surveyed, strict=True) if isinstance(found, Ambiguous)]
+    if unclear:
+        named = first_of((f"{name}: {found.what}" for name, found in unclear), 8, between="\n  ")
+        raise UserError(named, hint=unclear[0][1].hint)
     for file, found in zip(files, surveyed, strict=True):
-        if isinstance(found, Ambiguous):
-            raise UserError(f"{file.name}: {found.what}", hint=found.hint)
         if isinstance(found, Broken):
             skip(file.name, found.reason, how.strict, skipped)
-        else:
+        elif isinstance(found, list):
             good.append((file, found))
     if not good:
         first = f" ({skipped[0][0]}: {skipped[0][1]})" if skipped else ""

@@ -139,7 +139,8 @@ def _check(model: Any, root: Path, names: Sequence[str], how: dict[str, Any], ch
                 except UserError as error:
                     wrong[name] = error
     if wrong:
-        named = first_of([f"{name}: {error.what}" for name, error in wrong.items()], 8, between="; ")
+        each = (e.what if e.what.startswith(f"{name}: ") else f"{name}: {e.what}" for name, e in wrong.items())
+        named = first_of(each, 8, between="\n  ")
         raise UserError(named, hint=next(iter(wrong.values())).hint)
 
 
