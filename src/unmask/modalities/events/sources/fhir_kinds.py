@@ -297,7 +297,7 @@ class Answers:
             if prefix := US_CORE.get(str(at(extension, "url")).rsplit("/", 1)[-1]):
                 concepts.append((prefix, concept))
         for prefix, concept in concepts:
-            codings = [c for c in at(concept or {}, "coding") or [] if c.get("code")]
+            codings = [c for c in at(concept or {}, "coding") or [] if at(c, "code")]
             for coding in codings:
                 self.names.setdefault(f"{prefix}//{coding['code']}", str(coding.get("display") or coding["code"]))
                 yield f"{prefix}//{coding['code']}"
