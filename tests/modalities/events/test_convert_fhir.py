@@ -677,3 +677,18 @@ def test_patients_without_a_resource_of_their_own_are_counted_and_named(tmp_path
         "subjects without a Patient resource, so of unknown birth and sex; the first: "
         f"B in {place}:2; C in {place}:3; D in {place}:5": 4
     }
+
+
+def test_an_encounter_that_ends_before_it_begins_and_a_birth_that_cannot_be_read_are_counted(tmp_path: Path):
+    def stay(name: str, start: str, end: str) -> dict[str, Any]:
+        kind = {"resourceType": "Encounter", "id": name, "status": "finished", "class": {"code": name}}
+        return {**kind, "subject": A["subject"], "period": {"start": start, "end": end}}
+
+    early = stay("IMP", "2020-01-05T10:00:00Z", "2020-01-03T10:00:00Z")
+    dated = stay("AMB", "2020-02-05", "2020-02-05T10:00:00Z")
+    rows, found = events(tmp_path, {**PATIENT, "birthDate": "03.02.1950"}, early, dated)
+    known = {r[2]: r[1] for r in rows}
+    assert known["ENCOUNTER_END//IMP"] == known["ENCOUNTER//IMP"] == datetime(2020, 1, 5, 10)
+    assert known["ENCOUNTER_END//AMB"] == datetime(2020, 2, 5, 10)
+    assert found["notes"]["Encounter: an end before its begin, taken to be there"] == 1
+    assert found["notes"]["Patient: a birthDate that cannot be read, left out"] == 1

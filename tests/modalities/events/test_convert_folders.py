@@ -556,8 +556,8 @@ def _known_at(event: Event, table: SourceTable) -> str:
     columns = ", ".join(f"{name} (a date)" if name in table.dates else name for name in event.times)
     if event.latest:
         return f"the latest of {columns}"
-    if event.taken is not None:
-        return f"{columns}; not before {event.taken}"
+    if event.taken:
+        return f"{columns}; not before {', '.join(event.taken)}"
     return f"{columns} (start of its day)" if event.start else columns
 
 
@@ -599,3 +599,27 @@ def test_a_table_of_which_every_row_has_too_many_cells_is_counted(tmp_path: Path
     assert found["rejected"] == {"device_exposure.csv: 5 cells under 3 columns": 2}
     assert (found["tables"]["device_exposure"]["rows"], found["tables"]["device_exposure"]["events"]) == (2, 0)
     assert found["rows"] == sum(t["rows"] for t in found["tables"].values()) == 4
+
+
+def test_what_ends_before_it_begins_ends_where_it_begins_and_is_counted(tmp_path: Path):
+    """An end is not known before the begin; a begin with a date alone may be any time of its day."""
+    head = "visit_occurrence_id,person_id,visit_concept_id,visit_start_date,visit_start_datetime,visit_end_date,"
+    visits = f"{head}visit_end_datetime\n"
+    visits += "1,1,1,2020-01-05,2020-01-05 10:00:00,2020-01-05,2020-01-05 08:00:00\n"
+    visits += "2,1,2,2020-02-05,,2020-02-03,\n3,1,3,2020-03-05,,2020-03-05,2020-03-05 08:00:00"
+    tables = {"person.csv": "person_id,gender_concept_id\n1,8507", "visit_occurrence.csv": visits}
+    found = convert(write(tmp_path / "omop", tables), tmp_path / "m")
+    known = times(tmp_path / "m")
+    assert known["VISIT_END//OMOP//1"] == known["VISIT//OMOP//1"] == datetime(2020, 1, 5, 10)
+    assert known["VISIT_END//OMOP//2"] == known["VISIT//OMOP//2"] == datetime(2020, 2, 5, 23, 59, 59)
+    assert known["VISIT_END//OMOP//3"] == datetime(2020, 3, 5, 8)
+    assert found["notes"]["visit_occurrence at visit_start_datetime, which is after visit_end_datetime"] == 1
+    assert found["notes"]["visit_occurrence at visit_start_date, which is after visit_end_date"] == 1
+    early = STAY.replace("2150-01-05 18", "2149-12-05 18")
+    assert early != STAY
+    hosp = {"patients.csv": "subject_id,gender\n1,F", "admissions.csv": early}
+    write(tmp_path / "mimic" / "hosp", hosp)
+    found = convert(tmp_path / "mimic", tmp_path / "m2")
+    known = times(tmp_path / "m2")
+    assert known["HOSPITAL_DISCHARGE"] == known["HOSPITAL_ADMISSION//URGENT"]
+    assert found["notes"]["admissions at admittime, which is after dischtime"] == 1

@@ -43,7 +43,7 @@ from unmask.modalities.events.sources.fhir_kinds import (
 )
 from unmask.modalities.events.sources.fhir_versions import Versions
 from unmask.modalities.events.sources.rows import Ledger, hashed_id
-from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day, unzoned
+from unmask.modalities.events.sources.times import LAST_ZONE, NONE_DAYS, fhir_time, is_none_day, unzoned
 
 Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
 """subject_id, time, code, numeric_value, text_value, visit_id."""
@@ -112,6 +112,12 @@ class ResourceReader:
             if end is not None and is_none_day(end):
                 self.ledger.note("Encounter: an end that stands for none, left out", 1)
             elif end is not None:
+                raw = at(r, "period.start") or at(r, "actualPeriod.start")
+                begin, whole_day = fhir_time(raw)
+                start = fhir_time(raw, start=True)[0] if whole_day else begin
+                if begin and start and end < (start - LAST_ZONE if whole_day else start):
+                    self.ledger.note("Encounter: an end before its begin, taken to be there", 1)
+                    end = begin
                 self._dated(dated)
                 out.append((subject, end, f"ENCOUNTER_END//{encounter_class(r) or 'UNKNOWN'}", None, None, visit))
         return out
@@ -125,6 +131,8 @@ class ResourceReader:
         name = self.versions.person(Name("Patient", str(r["id"]), scope.base))
         subject = self.subjects.number(self.servers.key(name))
         born, _ = fhir_time(r.get("birthDate"), start=True)
+        unread = bool(r.get("birthDate")) and born is None
+        self.ledger.note("Patient: a birthDate that cannot be read, left out", int(unread))
         died, dated = self._time(r.get("deceasedDateTime"))
         if r.get("deceasedBoolean") is True and died is None:
             self.ledger.note("Patient: deceased, without a time of death", 1)

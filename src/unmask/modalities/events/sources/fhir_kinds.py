@@ -307,7 +307,7 @@ class Answers:
     def _concept(self, r: Mapping[str, Any], path: str, scope: Scope) -> Any:
         """A CodeableConcept, the first of several, or that of the Medication that a reference leads to."""
         found = at(r, path)
-        if isinstance(found, list):
+        if path in ("type", "payor") and isinstance(found, list):
             found = found[0] if found else None
         if isinstance(found, Mapping) and ("reference" in found or path == "payor"):
             url = str(found.get("reference", ""))

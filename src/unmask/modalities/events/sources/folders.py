@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import string
 from collections.abc import Iterator, Sequence
@@ -35,8 +36,8 @@ _SHARD = re.compile(r"[-_.]?(?:part)?[-_.]?\d+(?:[-_.]?of[-_.]?\d+)?$")
 """What stands behind a table's name in the names of its shards: _000000000000, _1, -00000-of-00010, .part-3."""
 _NUMBERED = re.compile(r"(?:column|field|v|f|_c)?_?\d+", re.IGNORECASE)
 """Names that programs give to columns that have none."""
-AFTER = " (earlier than it was taken)"
-"""Behind the name of a column whose time `Event.taken` has put right."""
+AFTER = ", which is after "
+"""Between the column of `Event.taken` and the one whose time it has put right."""
 _QUIET = re.compile(r"^(\..*|_.*|.*\.crc|readme.*|license.*|changelog.*|.*sums(\.txt)?|index\.html)$", re.IGNORECASE)
 """Files that writers of tables leave beside them: never data."""
 
@@ -213,7 +214,7 @@ def _wanted(table: SourceTable) -> set[str | None]:
     for columns in table.derived.values():
         used |= set(columns)
     for event in table.events:
-        used |= {*event.times, event.taken, event.value, *event.words}
+        used |= {*event.times, *event.taken, event.value, *event.words}
         for code in (*event.codes, *event.suffixes):
             used |= {field for _, field, _, _ in string.Formatter().parse(code) if field}
     return used
@@ -285,28 +286,26 @@ def _when(
         if event.latest:
             take |= (pl.col("time_") > pl.col("time")).fill_null(False)
         best = pair.select(pl.when(take).then(pl.col(f"{c}_")).otherwise(pl.col(c)).alias(c) for c in best.columns)
-    if event.taken in frame.columns:
-        taken = read_times(frame[event.taken], f"{where}, column {event.taken!r}", first=first, order=reading.order)[
-            "time"
-        ]
-        early = (best["time"] < taken).fill_null(False)
-        best = best.with_columns(
-            pl.when(early).then(taken).otherwise("time").alias("time"),
-            (pl.col("dated") & ~early).alias("dated"),
-            pl.when(early).then(pl.concat_str("from", pl.lit(AFTER))).otherwise("from").alias("from"),
-        )
+    begun = [name for name in event.taken if name in frame.columns]
+    if begun:
+        # A date alone may be any time of its day: what is earlier than its start is early.
+        plain = dataclasses.replace(event, taken=(), latest=False, start=True)
+        early = (best["time"] < _when(plain, table, frame, begun, where, first, reading)["time"]).fill_null(False)
+        if early.any():
+            taken = _when(dataclasses.replace(plain, start=False), table, frame, begun, where, first, reading)
+            moved = {n: pl.when(early).then(taken[n]).otherwise(n).alias(n) for n in ("time", "dated")}
+            named = pl.concat_str(taken["from"], pl.lit(AFTER), "from")
+            best = best.with_columns(*moved.values(), pl.when(early).then(named).otherwise("from").alias("from"))
     return best
 
 
 def _note_times(event: Event, table: SourceTable, used: pl.Series, ledger: Ledger) -> None:
     """Say where a later choice of the times was taken for want of the first."""
-    if (len(event.times) < 2 and event.taken is None) or event.latest or table.midnight or event.start:
-        return
+    plain = len(event.times) > 1 and not (event.latest or table.midnight or event.start)
     for (name,), part in used.to_frame("from").group_by("from"):
-        if str(name).endswith(AFTER):
-            late = str(name).removesuffix(AFTER)
-            ledger.note(f"{table.name} at {event.taken}, which is after {late}", len(part))
-        elif name != event.times[0]:
+        if AFTER in str(name):
+            ledger.note(f"{table.name} at {name}", len(part))
+        elif plain and name != event.times[0]:
             ledger.note(f"{table.name} at {name}, for want of {event.times[0]}", len(part))
 
 

@@ -76,7 +76,7 @@ def _context(files: Files, names: dict[str, str], reading: CellReading) -> Deriv
 
 EXPIRED = "dischtime (hospital_expire_flag)"
 """When a stay ended that ended with a death, whose time is not given."""
-_STORED: dict[str, Any] = {"times": ("storetime", "charttime"), "taken": "charttime"}
+_STORED: dict[str, Any] = {"times": ("storetime", "charttime"), "taken": ("charttime",)}
 """Known when it was stored, and not before it was taken."""
 _CODED: dict[str, Any] = {"derived": {"dischtime": ("hadm_id",)}}
 """What is coded for the whole stay, at its end."""
@@ -129,6 +129,7 @@ MIMIC = Folder(
             Event(
                 codes=("HOSPITAL_DISCHARGE//{discharge_location}", "HOSPITAL_DISCHARGE"),
                 times=("dischtime",),
+                taken=("admittime",),
                 optional=True,
             ),
             elsewhere=("deathtime", "hospital_expire_flag"),
@@ -173,7 +174,7 @@ MIMIC = Folder(
                     "MICROBIOLOGY//{test_name}",
                 ),
                 times=("storetime", "storedate", "charttime", "chartdate"),
-                taken="charttime",
+                taken=("charttime",),
             ),
             dates=("storedate", "chartdate"),
         ),
@@ -189,7 +190,7 @@ MIMIC = Folder(
         _stay(
             "icustays",
             Event(codes=("ICU_ADMISSION//{first_careunit}",), times=("intime",)),
-            Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), optional=True),
+            Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), taken=("intime",), optional=True),
         ),
         _stay("chartevents", _measured("CHART")),
         _stay("datetimeevents", Event(codes=("DATETIME//{itemid}",), words=("value",), **_STORED)),
@@ -199,7 +200,7 @@ MIMIC = Folder(
                 codes=("INFUSION_START//{itemid}",),
                 suffixes=("{rateuom}",),
                 times=("storetime", "starttime"),
-                taken="starttime",
+                taken=("starttime",),
                 value="rate",
             ),
             Event(
@@ -215,7 +216,9 @@ MIMIC = Folder(
         _stay("outputevents", _measured("OUTPUT", "value", ())),
         _stay(
             "procedureevents",
-            Event(codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime"), taken="starttime"),
+            Event(
+                codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime"), taken=("starttime",)
+            ),
             refused=_CANCELLED,
         ),
     ],

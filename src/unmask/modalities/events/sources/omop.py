@@ -67,6 +67,7 @@ def _end(prefix: str, stem: str) -> Event:
     return Event(
         codes=(f"{prefix}_END//{{concept}}", f"{prefix}_END//SOURCE//{{{source}}}"),
         times=(f"{stem}_end_datetime", f"{stem}_end_date"),
+        taken=_start(stem),
         optional=True,
     )
 

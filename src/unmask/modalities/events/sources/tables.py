@@ -135,7 +135,8 @@ class Event:
         suffixes: likewise, put behind the code where their columns are given: units, answers.
         times: columns that say when it was known, the first that is given; none for a static fact.
         latest: the latest of `times` instead of the first.
-        taken: column that says when it was taken or begun: nothing is known before, so it counts where it is later.
+        taken: columns that say when it was taken or begun, the first that is given: nothing is known before, so that
+            counts where it is later.
         value: column of the value.
         words: columns of an answer in words, the first that is given.
         optional: rows without this time, or without this code, are simply without this event.
@@ -146,7 +147,7 @@ class Event:
     suffixes: Sequence[str] = ()
     times: Sequence[str] = ()
     latest: bool = False
-    taken: str | None = None
+    taken: Sequence[str] = ()
     value: str | None = None
     words: Sequence[str] = ()
     optional: bool = False
