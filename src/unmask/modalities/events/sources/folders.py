@@ -286,13 +286,13 @@ def _when(
         if event.latest:
             take |= (pl.col("time_") > pl.col("time")).fill_null(False)
         best = pair.select(pl.when(take).then(pl.col(f"{c}_")).otherwise(pl.col(c)).alias(c) for c in best.columns)
-    begun = [name for name in event.taken if name in frame.columns]
-    if begun:
+    begins = [name for name in event.taken if name in frame.columns]
+    if begins:
         # A date alone may be any time of its day: what is earlier than its start is early.
         plain = dataclasses.replace(event, taken=(), latest=False, start=True)
-        early = (best["time"] < _when(plain, table, frame, begun, where, first, reading)["time"]).fill_null(False)
+        early = (best["time"] < _when(plain, table, frame, begins, where, first, reading)["time"]).fill_null(False)
         if early.any():
-            taken = _when(dataclasses.replace(plain, start=False), table, frame, begun, where, first, reading)
+            taken = _when(dataclasses.replace(plain, start=False), table, frame, begins, where, first, reading)
             moved = {n: pl.when(early).then(taken[n]).otherwise(n).alias(n) for n in ("time", "dated")}
             named = pl.concat_str(taken["from"], pl.lit(AFTER), "from")
             best = best.with_columns(*moved.values(), pl.when(early).then(named).otherwise("from").alias("from"))
