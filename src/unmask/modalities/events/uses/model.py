@@ -167,9 +167,7 @@ class EventModel(Usable):
     def learnt(self, *, states: bool, answers: bool) -> Callable[[Histories, Labels], np.ndarray] | None:
         """What makes the learnt features of points: pooled states, then answers; None without either."""
         made: list[Callable[[Histories, Labels], np.ndarray]] = [self.states] if states else []
-        if answers:
-            queries_of(self.folder)
-            made.append(self.panel_answers)
+        made += [self.panel_answers] if answers else []
         return (lambda histories, points: np.concatenate([m(histories, points) for m in made], 1)) if made else None
 
     def panel_answers(self, histories: Histories, points: Labels) -> np.ndarray:
