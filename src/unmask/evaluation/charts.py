@@ -62,17 +62,14 @@ def line_chart(
     return drawn("figure", title, keys, axes, _described(title, lines, axes), x_label, y_label, pictures)
 
 
-def scatter_chart(
-    points: NDArray[np.float64], title: str, x_label: str = "", y_label: str = "", *, diagonal: bool = False
-) -> Markup:
-    """Points (count, 2) over a pair of axes; those that are not finite are left out. `diagonal`: both axes have one
-    range, and a dashed line where y equals x."""
+def scatter_chart(points: NDArray[np.float64], title: str, x_label: str = "", y_label: str = "") -> Markup:
+    """Points (count, 2) over a pair of axes of one range, with a dashed line where y equals x; those that are not
+    finite are left out."""
     known = points[np.isfinite(points).all(1)]
     if not len(known):
         return drawn("figure", title, ())
     low, high = float(known.min()), float(known.max())
-    axes = _Axes(np.array([[low, low], [high, high]]) if diagonal else known, False, False)
-    ends = [axes.x(low), axes.y(low), axes.x(high), axes.y(high)] if diagonal else []
+    axes = _Axes(np.array([[low, low], [high, high]]), False, False)
     x_low, x_high = number(float(known[:, 0].min())), number(float(known[:, 0].max()))
     return drawn(
         "figure",
@@ -83,7 +80,7 @@ def scatter_chart(
         x_label,
         y_label,
         points=known.tolist(),
-        diagonal=ends,
+        diagonal=[axes.x(low), axes.y(low), axes.x(high), axes.y(high)],
     )
 
 

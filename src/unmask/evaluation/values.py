@@ -81,7 +81,7 @@ def value_table(found: dict[str, Any]) -> Markup:
 def value_chart(found: dict[str, Any], name: str) -> Markup:
     """Predicted numbers against true ones, with the diagonal on which they agree."""
     points = np.array(found["points"], np.float64).reshape(-1, 2)
-    return scatter_chart(points, f"Predicted {name} against true", f"true {name}", f"predicted {name}", diagonal=True)
+    return scatter_chart(points, f"Predicted {name} against true", f"true {name}", f"predicted {name}")
 
 
 def _cells(found: dict[str, Any], name: str) -> tuple[str, str]:

@@ -304,11 +304,7 @@ def sections(page: Report, points: Labels, p: np.ndarray, target: NumberTarget, 
     some = np.unique(np.linspace(0, len(y) - 1, min(POINTS, len(y))).astype(int))
     page.chart(
         scatter_chart(
-            np.stack([seen[some, 0], y[some]], 1),
-            f"Observed {name} against predicted",
-            "predicted",
-            "observed",
-            diagonal=True,
+            np.stack([seen[some, 0], y[some]], 1), f"Observed {name} against predicted", "predicted", "observed"
         )
     )
     note = (
