@@ -19,11 +19,12 @@ from unmask.modalities.images.formats.picture import PLAIN
 from unmask.modalities.images.network.build import codec_config, new_model
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
 from unmask.modalities.images.segment.baselines import OTSU, PixelForest, otsu_threshold, pixel_features
-from unmask.modalities.images.segment.crops import CropChanges, CropSource, Scene
+from unmask.modalities.images.segment.crops import CropSource, Scene
 from unmask.modalities.images.segment.figures import counted, scores, segment_figures, segment_lines
 from unmask.modalities.images.segment.masks import find_masks, read_masks
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import read_pairs
+from unmask.modalities.images.segment.settings import SegmenterSettings
 from unmask.modalities.images.segment.tiles import picture_probabilities, probability_bands, window_of
 from unmask.modalities.images.segment.training import SegmentFinetuning, segment_loss
 from unmask.training import precision
@@ -324,7 +325,7 @@ def test_an_ending_that_all_masks_have_is_taken_off(tmp_path):
 def test_crops_are_drawn_anew_by_their_numbers_alone_and_masks_move_with_pixels():
     _, masks = discs(3)
     scenes = [Scene(pixels=(m[..., None] > 0).astype(np.float32), mask=(m > 0).astype(np.int16)) for m in masks]
-    source = CropSource(scenes, 2, (16, 20), CropChanges(jitter=0.0))
+    source = CropSource(scenes, 2, (16, 20), SegmenterSettings(jitter=0.0))
     pixels, truth = source.crops(np.arange(24), key=(0, 0))
     assert pixels.shape == (24, 1, 16, 20)
     # A pixel is near 1 where the mask says so, whatever was turned and bent: off at borders alone.
@@ -336,7 +337,7 @@ def test_crops_are_drawn_anew_by_their_numbers_alone_and_masks_move_with_pixels(
     assert torch.equal(again[0], pixels[7])
     assert not torch.equal(source.crops(np.array([7]), key=(1, 0))[0], again)
     still, own = CropSource(
-        scenes[:1], 2, (44, 52), CropChanges(scale=(1, 1), flip=False, turn=False, bend=0, jitter=0)
+        scenes[:1], 2, (44, 52), SegmenterSettings(scale=(1, 1), flip=False, turn=False, bend=0, jitter=0)
     ).crops(np.array([0]), key=(0, 0))
     np.testing.assert_allclose(still[0, 0].numpy(), scenes[0].pixels[..., 0], atol=1e-5)
     np.testing.assert_array_equal(own[0].numpy(), scenes[0].mask)

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.core.hashing import Salt, uniform
+from unmask.modalities.images.segment.settings import SegmenterSettings
 
 IGNORED = -1
 """What stands in a mask where no class is known: such pixels are neither learnt from nor judged."""
@@ -38,27 +39,6 @@ class Scene:
     mask: np.ndarray | None = None
     name: str = ""
     group: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CropChanges:
-    """How crops are changed.
-
-    Args:
-        scale: factors by which what a crop shows is enlarged, low and high, drawn evenly in their logarithm.
-        flip: mirror half of the crops.
-        turn: turn crops by any angle; else they stay upright.
-        bend: deviation of a smooth displacement, in pixels: elastic deformation (Simard et al. 2003), which
-            made U-Net's few pictures go far.
-        jitter: brightness (deviations) and the logarithm of contrast are changed within so much, channel by channel;
-            the logarithm of gamma too.
-    """
-
-    scale: tuple[float, float] = (0.8, 1.25)
-    flip: bool = True
-    turn: bool = True
-    bend: float = 2.0
-    jitter: float = 0.2
 
 
 AS_THEY_ARE = 0.5
@@ -94,16 +74,13 @@ class CropSource:
         scenes: all with masks.
         classes: how many.
         size: (height, width) of a crop.
-        changes: how crops are changed.
-        balance: share of the crops that are centred on a pixel of a class drawn evenly among those of the scene; the
-            others lie anywhere.
+        changes: how crops are drawn and changed: `balance`, and `scale` to `jitter`.
     """
 
     scenes: Sequence[Scene]
     classes: int
     size: tuple[int, int]
-    changes: CropChanges = field(default_factory=CropChanges)
-    balance: float = 0.5
+    changes: SegmenterSettings = field(default_factory=SegmenterSettings)
 
     def __post_init__(self) -> None:
         self.places: list[list[np.ndarray]] = []
@@ -145,8 +122,8 @@ class CropSource:
         """(y, x) of a crop's centre, in pixels of the scene."""
         height, width = self.scenes[scene].pixels.shape[:2]
         known, first, second = self.places[scene], drawn["down"], drawn["across"]
-        if drawn["around"] < self.balance and known:
-            of_class = known[int(drawn["around"] / self.balance * len(known))]
+        if drawn["around"] < self.changes.balance and known:
+            of_class = known[int(drawn["around"] / self.changes.balance * len(known))]
             y, x = divmod(int(of_class[int(first * len(of_class))]), width)
             # Anywhere in the crop, so that a class does not always stand in its middle.
             y += (drawn["off"] - 0.5) * self.size[0]

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.modalities.images.segment.crops import CropChanges, CropSource, Scene
+from unmask.modalities.images.segment.crops import CropSource, Scene
 from unmask.modalities.images.segment.figures import counted, mean_of, scores
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.settings import SegmenterSettings
@@ -99,10 +99,8 @@ class SegmentFinetuning(Finetunable):
         super().__init__(Averaged(net))
         self.held, self.settings, self.precision = held, settings, precision
         self.keep_best, self.seed, self.batch = settings.keep_best and bool(held), settings.train.seed, settings.batch
-        names = {f.name for f in dataclasses.fields(CropChanges)}
-        changes = CropChanges(**{name: getattr(settings, name) for name in names})
         self.classes, size = net.head.out_channels, net.config.image
-        self.source = CropSource(train, self.classes, size, changes, settings.balance)
+        self.source = CropSource(train, self.classes, size, settings)
         self.weight = class_weights(train, self.classes, settings.class_weight).to(net.device)
         self.rows, self.updates = self.batch, 0
 
