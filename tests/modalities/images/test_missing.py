@@ -51,7 +51,7 @@ def model_of(architecture, seed, patch=3):
 
 
 def batch_of(model, pixels):
-    seen = model.codec.to_model(torch.from_numpy(pixels)[:, None])
+    seen = (torch.from_numpy(pixels)[:, None] - model.codec.mean) / model.codec.deviation
     return image_batch(model.codec.config, seen, np.arange(len(pixels)))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from unmask.errors import UserError, setting
 from unmask.modalities.images.recipes import UNREAD
@@ -119,6 +119,5 @@ class ClassifierSettings:
         require(self, lambda v: 0 < v[0] <= v[1] <= 1, "low,high with 0 < low <= high <= 1", "crop")
 
 
-def with_overrides(settings: ClassifierSettings, overrides: Mapping[str, Any]) -> ClassifierSettings:
-    """Replace settings by key; keys of `train` may be given bare."""
-    return apply_run_overrides(settings, overrides, without=UNREAD)
+with_overrides = functools.partial(apply_run_overrides, without=UNREAD)
+"""Replace settings by key; keys of `train` may be given bare."""

@@ -28,7 +28,7 @@ def image_batch(
     """One picture a row.
 
     Args:
-        seen: pictures as the model sees them (`PatchCodec.to_model`), of the model's size; NaN where not measured. A
+        seen: pictures at the model's mean and deviation and of its size; NaN where not measured. A
             patch with more than half of its numbers missing is not observed.
         identity: stable number of each picture.
         block: side of a mask unit in patches.

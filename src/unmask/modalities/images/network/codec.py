@@ -284,12 +284,8 @@ class PatchCodec(nn.Module):
         statistics = self.statistics(states).float() if hasattr(self, "statistics") else None
         return PatchPrediction(self.head(states).float(), statistics, self.config)
 
-    def to_model(self, pixels: Float[Tensor, "n channels height width_px"]) -> Tensor:
-        """Pixels of 0..1 (or floats as they came) -> what the model sees."""
-        return (pixels - self.mean) / self.deviation
-
     def to_pixels(self, seen: Float[Tensor, "n channels height width_px"]) -> Tensor:
-        """The inverse of `to_model`."""
+        """What the model sees -> pixels of 0..1, or floats as they came."""
         return seen * self.deviation + self.mean
 
 

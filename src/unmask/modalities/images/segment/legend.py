@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,13 +69,7 @@ class Legend:
 
     def about(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "kind": self.kind,
-            "values": list(self.values),
-            "names": list(self.names),
-            "ignore": self.ignore,
-            "palette": None if self.palette is None else list(self.palette),
-        }
+        return dataclasses.asdict(self)
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Legend:

@@ -98,13 +98,11 @@ def find_masks(pictures: Sequence[str], folder: str | Path) -> MaskFiles:
 
 def _without_common_end(names: dict[Path, str], known: dict[str, str]) -> dict[Path, str]:
     """Names less what all of them end in beyond a picture's name; as they are where there is no such end."""
-    for path, name in names.items():
-        for picture in known:
-            end = name.removeprefix(picture)
-            if name.startswith(picture) and end[:1] in "_-." and all(n.endswith(end) for n in names.values()):
-                return {p: n.removesuffix(end) for p, n in names.items()}
-        del path
-        break
+    first = next(iter(names.values()))
+    for picture in filter(first.startswith, known):
+        end = first.removeprefix(picture)
+        if end[:1] in "_-." and all(n.endswith(end) for n in names.values()):
+            return {p: n.removesuffix(end) for p, n in names.items()}
     return names
 
 
@@ -144,7 +142,8 @@ def _by_pillow(path: Path) -> RawMask | None:
             return None
     try:
         with open_image(str(path)) as image:
-            raw = next((str(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1])), "")
+            modes = [tile[-1] for tile in getattr(image, "tile", [])]
+            raw = next((str(mode[0] if isinstance(mode, tuple) else mode) for mode in modes if mode), "")
             folded = next((by for mode, by in _FOLDED.items() if mode == raw), 1)
             palette = tuple(image.getpalette() or ()) if image.mode == "P" else None
             pixels = np.asarray(ImageOps.exif_transpose(image))
@@ -161,10 +160,6 @@ def _by_pillow(path: Path) -> RawMask | None:
     except Exception as error:  # whatever a broken file makes a decoder raise
         raise UserError(f"{path}: {error or type(error).__name__}", hint="Save the mask anew.") from None
     return raw_mask(path, pixels if pixels.ndim == 3 else pixels[..., None] // folded, palette)
-
-
-def _flat(arguments: Any) -> tuple[Any, ...]:
-    return arguments if isinstance(arguments, tuple) else (arguments,)
 
 
 def raw_mask(name: Any, pixels: np.ndarray, palette: tuple[int, ...] | None = None) -> RawMask:

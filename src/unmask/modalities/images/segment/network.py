@@ -88,7 +88,7 @@ class SegmentNet(nn.Module):
         return self.head.weight.device
 
     def forward(self, seen: Float[Tensor, "n channels height width_px"]) -> Float[Tensor, "n classes height width_px"]:
-        """Logits of every pixel, fp32, of crops as the model sees them (`PatchCodec.to_model`), none missing."""
+        """Logits of every pixel, fp32, of crops as the model sees them (of mean 0 and deviation 1), none missing."""
         x = seen.contiguous(memory_format=torch.channels_last)
         levels = [self.down[0](x)]
         for block in list(self.down)[1:]:

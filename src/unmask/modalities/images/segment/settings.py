@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from dataclasses import dataclass, field
-from typing import Any
 
 from unmask.errors import UserError
 from unmask.modalities.images.recipes import UNREAD
@@ -99,6 +98,5 @@ FEWEST = 5
 """Pictures (or groups) from which on some are held out."""
 
 
-def with_overrides(settings: SegmenterSettings, overrides: Mapping[str, Any]) -> SegmenterSettings:
-    """Replace settings by key; keys of `train` may be given bare."""
-    return apply_run_overrides(settings, overrides, without=UNREAD)
+with_overrides = functools.partial(apply_run_overrides, without=UNREAD)
+"""Replace settings by key; keys of `train` may be given bare."""
