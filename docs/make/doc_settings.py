@@ -73,7 +73,8 @@ def fields(settings: Any) -> list[tuple[str, Any, str, str]]:
     said, hints = meanings(settings), typing.get_type_hints(settings)
     found, tables = [], {table for table, _ in CLASSES.values()} - {settings}
     inherited = {field.name for base in tables & {*settings.__mro__} for field in dataclasses.fields(base)}
-    for field in dataclasses.fields(settings):
+    of_bases = {name for base in settings.__mro__[1:-1] for name in base.__annotations__}
+    for field in sorted(dataclasses.fields(settings), key=lambda field: field.name in of_bases):
         if field.name in inherited:
             continue
         if field.default is not dataclasses.MISSING:
@@ -96,10 +97,9 @@ def fields(settings: Any) -> list[tuple[str, Any, str, str]]:
 
 
 def meanings(settings: Any) -> dict[str, str]:
-    """Field -> what the Args or Attributes of the docstring say of it."""
-    text = inspect.getdoc(settings) or ""
-    body = re.split(r"^(?:Args|Attributes):$", text, flags=re.M)
-    found: dict[str, str] = {}
+    """Field -> what the Args or Attributes of the docstring, or of its base's, say of it."""
+    body = re.split(r"^(?:Args|Attributes):$", inspect.cleandoc(settings.__doc__ or ""), flags=re.M)
+    found: dict[str, str] = {} if settings is object else meanings(settings.__base__)
     names: list[str] = []
     for line in body[1].split("\n") if len(body) > 1 else ():
         start = re.match(r"^    (\w[\w, ]*?): (.*)$", line)

@@ -38,30 +38,18 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """How long, how fast and how carefully to train.
+class RunSettings:
+    """What training of any kind is set by, besides how long it takes.
 
     Attributes:
-        steps: optimiser steps to run; at most one of `steps`, `epochs`, `minutes` (none of them: one epoch).
-        epochs: passes over the data; fractions are allowed.
-        minutes: wall clock to spend.
-        batch_slots: slots in one optimiser step, padding included. 8192 is 64 rows of 128.
-        accumulate: micro-batches an optimiser step is split into, at least: more are made where memory is short. The
-            result does not change, memory does.
         memory: gigabytes (10^9 bytes) that the process may hold in all; None takes what the system, or the container's
             limit, leaves.
-        learning_rate: the peak; right for encoders of a few million parameters, lower it (1e-4) for 100 M
-            and up.
         beta1: decay of the gradient average.
         beta2: decay of the squared gradient. 0.98 and `epsilon` 1e-6 are RoBERTa's (Liu et al. 2019, section
             3.1): 0.999 forgets too slowly for large batches.
         epsilon: added to the denominator of the update.
         weight_decay: decoupled; biases and norms are exempt.
         clip: largest gradient norm, None for no clipping.
-        optimiser: 'adamw' (fused), 'stable_adamw' (limits the update per tensor; for runs with loss spikes) or 'muon'
-            (makes the updates of the layers' matrices orthogonal; the rest is AdamW's).
-        matrix_rate: how many times the `learning_rate` those matrices take ('muon'): what is best for them may be more
-            than embeddings bear. One `learning_rate` then suits all optimisers.
         schedule: 'linear' and 'cosine' fall from the warm-up to the end; 'wsd' holds, then falls over the
             last `decay`; 'constant' holds.
         warmup: fraction of the run over which the rate rises linearly from 0. 0.06 is RoBERTa's.
@@ -69,78 +57,34 @@ class TrainSettings:
         minimum_rate: where the schedule ends, as a fraction of `learning_rate`; refused with 'constant'.
         precision: 'auto' goes by the processor (`training.precision`) and says what it picked, and why.
         device: 'auto' takes CUDA where there is one.
-        shard: under a launcher of several processes: 'none', each holds the whole model (DDP); 'full', each holds a
-            share of the weights, gradients and optimiser states (FSDP2), and checkpoints are written in shards beside
-            the loop.
-        compile: torch.compile the model, on GPUs; refused on CPUs, where it does not pay.
         seed: decides initial weights, data order and what is hidden.
-        validate_every: steps between validations; None means 20 times over the run.
         patience: validations without improvement before the run stops early; None never stops early.
-        checkpoint_every: steps between checkpoints; None means by the clock (`checkpoint_seconds`).
-        checkpoint_seconds: seconds between checkpoints when `checkpoint_every` is None; more where one takes so long
-            that they would cost over 2 % of the time. At most this is lost.
-        keep: newest checkpoints kept on disk.
-        log_every: steps between lines in metrics.jsonl.
-        nan_limit: consecutive steps with a loss or gradient that is not finite before the run stops with an
-            error.
+        checkpoint_seconds: seconds between checkpoints.
 
     Raises:
         UserError: naming the key, the value and what was expected.
-
-    >>> TrainSettings(steps=1000).epochs, TrainSettings().epochs
-    (None, 1.0)
     """
 
-    steps: int | None = None
-    epochs: float | None = None
-    minutes: float | None = None
-    batch_slots: int = 8192
-    accumulate: int = 1
     memory: float | None = None
-    learning_rate: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-6
     weight_decay: float = 0.01
     clip: float | None = 1.0
-    optimiser: Literal["adamw", "stable_adamw", "muon"] = "adamw"
-    matrix_rate: float = 1.0
     schedule: Literal["linear", "cosine", "wsd", "constant"] = "linear"
     warmup: float = 0.06
     decay: float = 0.1
     minimum_rate: float = 0.0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    shard: Literal["none", "full"] = "none"
-    compile: bool = False
     seed: int = 0
-    validate_every: int | None = None
     patience: int | None = None
-    checkpoint_every: int | None = None
     checkpoint_seconds: float = 120.0
-    keep: int = 2
-    log_every: int = 10
-    nan_limit: int = 5
 
     def __post_init__(self) -> None:
         check_types(self)
-        given = [name for name in ENDINGS if getattr(self, name) is not None]
-        if len(given) > 1:
-            listed = " and ".join(f"{name}={getattr(self, name)}" for name in given)
-            raise UserError(f"{listed} contradict each other", hint="Give one of steps, epochs and minutes.")
-        if not given:
-            object.__setattr__(self, "epochs", 1.0)
-        require_counts(self, "steps", "batch_slots", "accumulate", "keep", "log_every", "nan_limit")
-        require(
-            self,
-            lambda v: v >= 1,
-            "a whole number, 1 or more, or none",
-            "validate_every",
-            "patience",
-            "checkpoint_every",
-        )
-        above = ("epochs", "minutes", "learning_rate", "matrix_rate", "epsilon", "checkpoint_seconds")
-        require(self, lambda v: 0 < v < math.inf, "a number above 0", *above)
+        require(self, lambda v: v >= 1, "a whole number, 1 or more, or none", "patience")
+        require(self, lambda v: 0 < v < math.inf, "a number above 0", "epsilon", "checkpoint_seconds")
         require(self, lambda v: 0 < v < math.inf, "a number above 0, or none", "clip", "memory")
         require(self, lambda v: 0 <= v < 1, "a number from 0 up to, not including, 1", "beta1", "beta2")
         require(self, lambda v: 0 <= v < math.inf, "a number, 0 or more", "weight_decay")
@@ -151,6 +95,70 @@ class TrainSettings:
                 hint=f"With {setting('schedule', 'wsd')} they must add up to 1 or less.",
             )
         refuse_unread(self, unread_by(self.schedule), f"with {setting('schedule', self.schedule)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(RunSettings):
+    """How long, how fast and how carefully to train; `RunSettings` has the rest of the attributes.
+
+    Attributes:
+        steps: optimiser steps to run; at most one of `steps`, `epochs`, `minutes` (none of them: one epoch).
+        epochs: passes over the data; fractions are allowed.
+        minutes: wall clock to spend.
+        batch_slots: slots in one optimiser step, padding included. 8192 is 64 rows of 128.
+        accumulate: micro-batches an optimiser step is split into, at least: more are made where memory is short. The
+            result does not change, memory does.
+        learning_rate: the peak; right for encoders of a few million parameters, lower it (1e-4) for 100 M
+            and up.
+        optimiser: 'adamw' (fused), 'stable_adamw' (limits the update per tensor; for runs with loss spikes) or 'muon'
+            (makes the updates of the layers' matrices orthogonal; the rest is AdamW's).
+        matrix_rate: how many times the `learning_rate` those matrices take ('muon'): what is best for them may be more
+            than embeddings bear. One `learning_rate` then suits all optimisers.
+        shard: under a launcher of several processes: 'none', each holds the whole model (DDP); 'full', each holds a
+            share of the weights, gradients and optimiser states (FSDP2), and checkpoints are written in shards beside
+            the loop.
+        compile: torch.compile the model, on GPUs; refused on CPUs, where it does not pay.
+        validate_every: steps between validations; None means 20 times over the run.
+        checkpoint_every: steps between checkpoints; None means by the clock (`checkpoint_seconds`).
+        checkpoint_seconds: seconds between checkpoints when `checkpoint_every` is None; more where one takes so long
+            that they would cost over 2 % of the time. At most this is lost.
+        keep: newest checkpoints kept on disk.
+        log_every: steps between lines in metrics.jsonl.
+        nan_limit: consecutive steps with a loss or gradient that is not finite before the run stops with an
+            error.
+
+    >>> TrainSettings(steps=1000).epochs, TrainSettings().epochs
+    (None, 1.0)
+    """
+
+    steps: int | None = None
+    epochs: float | None = None
+    minutes: float | None = None
+    batch_slots: int = 8192
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    optimiser: Literal["adamw", "stable_adamw", "muon"] = "adamw"
+    matrix_rate: float = 1.0
+    shard: Literal["none", "full"] = "none"
+    compile: bool = False
+    validate_every: int | None = None
+    checkpoint_every: int | None = None
+    keep: int = 2
+    log_every: int = 10
+    nan_limit: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ENDINGS if getattr(self, name) is not None]
+        if len(given) > 1:
+            listed = " and ".join(f"{name}={getattr(self, name)}" for name in given)
+            raise UserError(f"{listed} contradict each other", hint="Give one of steps, epochs and minutes.")
+        if not given:
+            object.__setattr__(self, "epochs", 1.0)
+        require_counts(self, "steps", "batch_slots", "accumulate", "keep", "log_every", "nan_limit")
+        require(self, lambda v: v >= 1, "a whole number, 1 or more, or none", "validate_every", "checkpoint_every")
+        above = ("epochs", "minutes", "learning_rate", "matrix_rate")
+        require(self, lambda v: 0 < v < math.inf, "a number above 0", *above)
 
     @property
     def ending(self) -> str:

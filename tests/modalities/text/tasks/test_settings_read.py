@@ -212,6 +212,12 @@ def test_settings_that_others_make_idle_are_refused(given):
         TaskSettings(**given)
 
 
+@pytest.mark.parametrize(("name", "value"), [("beta1", 1.5), ("epsilon", 0), ("clip", -1), ("weight_decay", -0.1)])
+def test_what_all_runs_have_is_checked_before_any_work(name, value):
+    with pytest.raises(UserError, match=f"{name}="):
+        TaskSettings(**{name: value})
+
+
 def test_what_only_another_schedule_reads_goes_with_it():
     other = apply_overrides(TaskSettings(schedule="wsd", decay=0.3, minimum_rate=0.2), {"schedule": "cosine"})
     assert (other.decay, other.minimum_rate) == (0.1, 0.2)

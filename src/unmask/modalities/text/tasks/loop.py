@@ -39,7 +39,7 @@ from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.launcher import process_count, rank_range
 from unmask.training.optimiser import AdamW, layer_groups
 from unmask.training.precision import computing
-from unmask.training.settings import TrainSettings
+from unmask.training.settings import RunSettings, TrainSettings
 from unmask.training.tracking import Tracker
 
 
@@ -204,12 +204,7 @@ class TextFinetuning(Finetunable):
             steps=steps if settings.minutes is None else None,
             minutes=settings.minutes,
             validate_every=None if self.validation is None else settings.evaluate_every or self.per_epoch,
-            patience=settings.patience,
-            clip=settings.clip,
-            schedule=settings.schedule,
-            warmup=settings.warmup,
-            decay=settings.decay,
-            minimum_rate=settings.minimum_rate,
+            **{field.name: getattr(settings, field.name) for field in dataclasses.fields(RunSettings)},
         )
 
     def batches(self, epoch: int) -> list[np.ndarray]:

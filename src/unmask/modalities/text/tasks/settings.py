@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unmask.errors import UserError, setting
-from unmask.training.settings import check_types, refuse_unread, require, unread_by
+from unmask.training.settings import RunSettings, refuse_unread, require
 
 Problem = Literal["auto", "single", "multi", "regression"]
 Loss = Literal["auto", "cosent", "multiple_negatives", "simcse"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSettings:
-    """How long, how fast and how carefully to fine-tune.
+class TaskSettings(RunSettings):
+    """How long, how fast and how carefully to fine-tune; `RunSettings` has the rest of the attributes.
 
     Attributes:
         epochs: passes over the training data.
@@ -40,9 +40,7 @@ class TaskSettings:
         learning_rate: the peak at the head; None: 5e-5 for an encoder 768 wide, 1e-4 for 384, in inverse proportion.
         layer_decay: each layer learns at this fraction of the rate of the one above it (Howard & Ruder 2018, sec. 3.2);
             1 gives all the same rate.
-        weight_decay, beta1, beta2, epsilon, clip: AdamW's; biases and norms do not decay.
-        warmup: fraction of the run over which the rate rises.
-        schedule, decay, minimum_rate: how it then falls; as in pretraining.
+        beta2, epsilon: AdamW's usual ones.
         dropout: on hidden states and attention, None for the model's own.
         slots: longest input in tokens, None for what the model takes; longer ones are cut (classify, similarity) or
             read in overlapping windows (tag, answer).
@@ -66,7 +64,6 @@ class TaskSettings:
             encoder at a time where a step would not fit.
         checkpoint_seconds: seconds between checkpoints, where they are kept.
         examples: show held-out rows in report.html: those it was most wrong about.
-        precision, device, seed: as in pretraining.
 
     Raises:
         UserError: naming the key, the value and what was expected; settings that nothing reads beside the others.
@@ -84,20 +81,12 @@ class TaskSettings:
     refit: bool | None = None
     learning_rate: float | None = None
     layer_decay: float = 1.0
-    weight_decay: float = 0.01
-    beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    clip: float | None = 1.0
-    schedule: Literal["linear", "cosine", "wsd", "constant"] = "linear"
-    warmup: float = 0.06
-    decay: float = 0.1
-    minimum_rate: float = 0.0
     dropout: float | None = None
     slots: int | None = None
     stride: int = 64
     evaluate_every: int | None = None
-    patience: int | None = None
     freeze: int = 0
     checkpointing: bool = False
     class_weights: Literal["none", "balanced"] = "none"
@@ -110,31 +99,24 @@ class TaskSettings:
     temperature: float = 0.05
     mlm_weight: float = 0.1
     pooling: Literal["auto", "mean", "first", "max"] = "auto"
-    memory: float | None = None
     checkpoint_seconds: float = 300.0
     examples: bool = False
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        check_types(self)
-        require(self, lambda v: v > 0, "more than 0", "epochs", "temperature", "checkpoint_seconds")
+        super().__post_init__()
+        require(self, lambda v: v > 0, "more than 0", "epochs", "temperature")
         require(self, lambda v: v > 0, "more than 0, or none", "steps", "learning_rate")
-        require(self, lambda v: v > 0, "a number above 0, or none", "memory")
         alone = self.epochs is None and self.steps is None
         require(self, lambda v: v > 0 and alone, "more than 0, instead of epochs and steps", "minutes")
         require(self, lambda v: v > 0, "1 or more", "batch")
-        require(self, lambda v: v > 0, "1 or more, or none", "micro_slots", "evaluate_every", "patience")
+        require(self, lambda v: v > 0, "1 or more, or none", "micro_slots", "evaluate_every")
         require(self, lambda v: v >= 8, "8 or more, or none", "slots")
-        require(self, lambda v: v >= 0, "0 or more", "stride", "freeze", "mlm_weight", "seed")
+        require(self, lambda v: v >= 0, "0 or more", "stride", "freeze", "mlm_weight")
         require(self, lambda v: 0 <= v <= 0.5, "between 0 and 0.5", "held")
         require(self, lambda v: 0 < v <= 1, "between 0 and 1", "layer_decay")
-        require(self, lambda v: 0 <= v < 1, "between 0 and 1", "warmup")
         require(self, lambda v: 0 <= v < 1, "between 0 and 1, or none", "dropout")
         require(self, lambda v: 0 <= v <= 1, "a probability, or none", "abstain")
         require(self, lambda v: 0 < v < 1, "a probability", "threshold")
-        refuse_unread(self, unread_by(self.schedule), f"with {setting('schedule', self.schedule)}")
         if self.steps is not None and self.epochs is not None:
             refuse_unread(self, ["epochs"], f"with {setting('steps', self.steps)}")
         if self.start == "plain":
