@@ -9,7 +9,7 @@ the network, and around it the errors that were seen in training, of all patient
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,10 +34,12 @@ HELD_OUT = 0.1
 MOST_CELLS = 250_000_000
 """Numbers of the summaries that are held at once, two bytes each: of more records a sample is learnt from."""
 GAPS = 40
+PACE = 3
 SHORT = 0.7
 """Of the moving average of what came lately, the share that stays at each time stamp."""
 FREEDOM = 3.0
 """Of Student's t, by which values are learnt: a value that jumps moves little else."""
+CERTAIN = 100.0
 FAR = 3.1
 """Scores beyond it are not drawn: the last knots of the scale."""
 
@@ -89,9 +91,13 @@ class Summary:
         elapsed = (data.time - np.repeat(data.time[data.first[:-1]], lengths)).astype(np.float64)
         age = np.repeat(np.nan_to_num(data.age), lengths) + elapsed / YEAR
         self.clocks = [Bins(v, 16) for v in (elapsed, age, data.time.astype(np.float64))]
+        self.unit, gaps = data.unit, np.diff(data.time)[np.diff(data.patient) == 0]
+        usual = np.log(np.maximum(gaps, data.unit))
+        self.usual, self.spread = float(usual.mean()), float(max(usual.std(), 0.1))
 
     def of(self, state: State, plan: Plan, planned: np.ndarray) -> np.ndarray:
-        """(patients, features) float32; `planned`: the plan's own features."""
+        """(patients, features) float32, the last `PACE` of how long gaps are to be, so that what the plan still holds
+        ends in its span; `planned`: the plan's own features."""
         passed = (state.time - plan.start).astype(np.float64)
         clocks = (passed, np.nan_to_num(plan.age) + passed / YEAR, state.time.astype(np.float64))
         seen = state.count > 0
@@ -107,6 +113,7 @@ class Summary:
             passed / np.maximum(plan.span, 1),
         ]
         times += [np.log1p(span / np.maximum(visits, 1) / HOUR) / 5]
+        pace = (np.log(np.maximum(span, self.unit) / np.maximum(visits, 1)) - self.usual) / self.spread
         parts = [
             planned,
             state.last,
@@ -117,6 +124,7 @@ class Summary:
             np.where(seen, 1 - np.log1p(hours) / 8, 0.0),
             np.stack(times, 1),
             *(np.eye(q.levels, dtype=np.float32)[q.level(v)] for q, v in zip(self.clocks, clocks, strict=True)),
+            np.stack([pace, pace**2, pace / np.maximum(visits, 1)], 1),
         ]
         return np.concatenate([np.asarray(part, np.float32) for part in parts], 1)
 
@@ -126,15 +134,15 @@ class Network(nn.Module):
 
     Args:
         features, codes, gaps: how many; level `gaps` stands for the gap before the first time stamp.
-        level: (codes,) log odds of each code, what its bias begins at.
     """
 
     lower: Tensor
 
-    def __init__(self, features: int, codes: int, gaps: int, level: np.ndarray) -> None:
+    def __init__(self, features: int, codes: int, gaps: int) -> None:
         super().__init__()
         self.trunk = nn.Sequential(nn.Dropout(0.1), nn.Linear(features, WIDTH), nn.GELU(), nn.Dropout(0.2))
         self.to_gap = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, gaps))
+        self.by_pace = nn.Linear(PACE, gaps, bias=False)
         self.of_gap = nn.Embedding(gaps + 1, WIDTH)
         self.mix = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.2))
         self.to_codes = nn.Linear(2 * WIDTH, codes)
@@ -147,13 +155,23 @@ class Network(nn.Module):
         self.value_value = nn.Parameter(torch.zeros(codes, codes))
         self.register_buffer("lower", torch.ones(codes, codes).tril(-1))
         with torch.no_grad():
-            self.to_codes.bias.copy_(torch.from_numpy(level))
-            self.to_codes.weight.mul_(0.1)
+            # Learning begins at the plan: each code as often as is left of it, a first value at the mean, further ones
+            # between that and the last.
+            self.own[1], self.own_value[:, :] = 3.0, torch.tensor([[-0.5], [0.5], [1.0]])
+            for last in (self.to_codes, self.to_values):
+                last.weight.mul_(0.1)
+                last.bias.zero_()
+            self.by_pace.weight.zero_()
 
     def hidden(self, x: Tensor, gap: Tensor) -> Tensor:
         """Of the summary and the gap that led here."""
         state = self.trunk(x)
         return torch.cat([self.mix(state + self.of_gap(gap)), state], 1)
+
+    def gaps(self, x: Tensor, state: Tensor) -> Tensor:
+        """Log odds of the gaps to the next time stamp."""
+        found: Tensor = self.to_gap(state) + self.by_pace(x[:, -PACE:])
+        return found
 
     def codes(self, mixed: Tensor, own: Tensor) -> Tensor:
         """Log odds of each code, before codes of the same time stamp tell; `own`: (rows, 7, codes)."""
@@ -172,9 +190,9 @@ class Network(nn.Module):
         state = self.trunk(x)
         mixed = torch.cat([self.mix(state + self.of_gap(gap)), state], 1)
         first = gap == self.of_gap.num_embeddings - 1
-        found = {"gap": F.cross_entropy(self.to_gap(state)[~first], gap[~first], reduction="sum")}
+        found = {"gap": F.cross_entropy(self.gaps(x, state)[~first], gap[~first], reduction="sum")}
         logits = self.codes(mixed, own) + present @ (self.code_code * self.lower).T
-        possible = own[:, 0] > -0.9  # what the plan holds no more is not drawn
+        possible = own[:, 0].abs() < 0.9  # what the plan holds no more is not drawn, what it holds throughout is
         each = F.binary_cross_entropy_with_logits(logits, present, reduction="none")
         found["codes"] = (each * possible).sum()
         mean, spread = self.values(mixed, own, present)
@@ -204,14 +222,23 @@ class Generator:
         self.fit()
 
     def _own(self, state: State, plan: Plan) -> np.ndarray:
-        """(patients, 7, codes) what of a code's own tells of it: what is left of the plan (-1: nothing), ..."""
+        """(patients, 7, codes) what of a code's own tells of it: what is left of the plan (-1: nothing; 1: as many as
+        time stamps), ..."""
         left = plan.count - state.count
         visits = np.maximum(plan.visits - state.visits, 1)[:, None]
         rate = (left / visits).clip(0.003, 0.997)
         odds = np.log(rate / (1 - rate)) / 3
         seen = state.count > 0
         mean = np.nan_to_num(plan.mean)
-        parts = (np.where(left > 0, 0.0, -1.0), odds, state.last, mean * seen, seen, state.value, mean)
+        parts = (
+            np.where(left > 0, 1.0 * (left >= visits), -1.0),
+            odds,
+            state.last,
+            mean * seen,
+            seen,
+            state.value,
+            mean,
+        )
         return np.stack([np.asarray(part, np.float32) for part in parts], 1)
 
     def _rows(self, numbers: np.ndarray, whole: Plan) -> dict[str, np.ndarray]:
@@ -248,10 +275,13 @@ class Generator:
         self.learnt_from = len(order)
         held = max(4, round(HELD_OUT * len(order)))
         parts = [self._rows(chosen, plan) for chosen in (order[held:], order[:held])]
-        share = (data.present.sum(0) + 0.5) / (len(data.present) + 1)
         torch.manual_seed(self.seed)
-        network = self.network = Network(parts[0]["x"].shape[1], codes, self.first_gap, np.log(share / (1 - share)))
-        optimiser = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.1)
+        network = self.network = Network(parts[0]["x"].shape[1], codes, self.first_gap)
+        named = [(name.startswith(("own", "by_pace")), p) for name, p in network.named_parameters()]
+        groups = [
+            {"params": [p for o, p in named if o is own], "weight_decay": 0.1 * (not own)} for own in (True, False)
+        ]
+        optimiser = torch.optim.AdamW(groups, lr=2e-3)
         best, kept, waited = np.inf, network.state_dict(), 0
         for step in counted(range(STEPS), STEPS):
             network.train()
@@ -281,11 +311,9 @@ class Generator:
 
     def _losses(self, rows: dict[str, np.ndarray], chosen: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
         visit = rows["visit"][chosen]
-        present = self.data.present[visit].astype(np.float32)
-        x, own = (rows[name][chosen].astype(np.float32) for name in ("x", "own"))
-        return self.network.losses(
-            *map(torch.from_numpy, (x, own, rows["gap"][chosen], present, self.data.score[visit]))
-        )
+        x, own, gap = (torch.from_numpy(rows[name])[torch.from_numpy(chosen)] for name in ("x", "own", "gap"))
+        present, score = (torch.from_numpy(some[visit]) for some in (self.data.present, self.data.score))
+        return self.network.losses(x.float(), own.float(), gap, present.float(), score)
 
     @torch.no_grad()
     def _judged(self, rows: dict[str, np.ndarray], most: int = 20_000) -> tuple[dict[str, float], np.ndarray]:
@@ -303,6 +331,11 @@ class Generator:
         codes) and `value`."""
         network, data = self.network.eval(), self.data
         plan, death = self.planner.draw(count, rng), data.death
+        # Nobody is observed for longer than those learnt from.
+        longest = np.maximum(self.latest - plan.start // data.unit * data.unit, 0)
+        plan = replace(
+            plan, span=np.minimum(plan.span, longest), visits=np.minimum(plan.visits, longest // data.unit + 1)
+        )
         whole, planned = plan, plan.features()
         state, who, time = (
             State.begin(plan.start, len(data.timed)),
@@ -311,14 +344,15 @@ class Generator:
         )
         gap = np.full(count, self.first_gap)
         weights = {k: (getattr(network, k) * network.lower).numpy() for k in ("code_code", "value_value")}
-        events: list[tuple[np.ndarray, ...]] = []
+        least, events = self.gaps.least[:-1], list[tuple[np.ndarray, ...]]()
         while len(who):
             own = self._own(state, plan)
             mixed = network.hidden(torch.from_numpy(self.summary.of(state, plan, planned)), torch.from_numpy(gap))
             logits = network.codes(mixed, torch.from_numpy(own)).numpy()
             last = (state.visits + 1 >= plan.visits)[:, None]
-            logits[:, death] = np.where(last & (plan.count[:, death] > 0), 30.0, -np.inf)
-            logits[(own[:, 0] < 0) & ~death] = -np.inf
+            logits[own[:, 0] > 0] = CERTAIN
+            logits[own[:, 0] < 0] = -np.inf
+            logits[:, death] = np.where(last & (plan.count[:, death] > 0), CERTAIN, -np.inf)
             present = self._codes(logits, weights["code_code"], rng)
             given = torch.from_numpy(present).float()
             mean, spread = (t.numpy() for t in network.values(mixed, torch.from_numpy(own), given))
@@ -330,34 +364,29 @@ class Generator:
             state, plan, planned, who = state.take(on), plan.take(on), planned[on], who[on]
             if not len(who):
                 break
-            logits = network.to_gap(network.trunk(torch.from_numpy(self.summary.of(state, plan, planned)))).numpy()
+            x = torch.from_numpy(self.summary.of(state, plan, planned))
+            logits = network.gaps(x, network.trunk(x)).numpy()
+            # What is to come has room behind each gap.
+            room = (self.latest - state.time) // data.unit - (plan.visits - state.visits - 1)
+            logits[(least[None] > room[:, None] * data.unit) & (least > least.min())] = -np.inf
             gap = np.argmax(logits + rng.gumbel(size=logits.shape), 1)
-            steps = np.maximum(np.rint(self.gaps.draw(gap, rng) / data.unit), 1).astype(np.int64)
-            time = state.time + steps * data.unit
+            steps = np.rint(self.gaps.draw(gap, rng) / data.unit).astype(np.int64)
+            time = state.time + np.clip(steps, 1, np.maximum(room, 1)) * data.unit
         patient, when, code, scores = (np.concatenate(part) for part in zip(*events, strict=True))
-        when = self._inside(whole.start, patient, when)
         return whole, {"patient": patient, "time": when, "code": code, "value": self.unscaled(code, scores)}
-
-    def _inside(self, start: np.ndarray, patient: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Times of the events; records that would go on for longer than anybody was observed are compressed."""
-        begin = start[patient] // self.data.unit * self.data.unit
-        passed, end = (time - begin).astype(np.float64), np.zeros(len(start))
-        np.maximum.at(end, patient, passed)
-        room = np.maximum(self.latest - begin, 0)
-        passed *= np.minimum(1.0, room / np.maximum(end[patient], 1))
-        return begin + (passed // self.data.unit).astype(np.int64) * self.data.unit
 
     def _codes(self, logits: np.ndarray, weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """(patients, codes) drawn in order, at least one where the plan holds any."""
         out = np.zeros(logits.shape, bool)
         left = np.flatnonzero(np.isfinite(logits).any(1))
         for _ in range(20):
-            now, found = logits[left].copy(), np.zeros((len(left), logits.shape[1]), bool)
-            noise = rng.logistic(size=now.shape)
-            for i in range(logits.shape[1]):
-                here = np.flatnonzero(now[:, i] > noise[:, i])
-                found[here, i] = True
-                now[here, i + 1 :] += weight[i + 1 :, i]
+            now, found, rows = logits[left], np.zeros((len(left), logits.shape[1]), bool), np.arange(len(left))
+            beyond = now > (noise := rng.logistic(size=now.shape))
+            while len(rows := rows[beyond[rows].any(1)]):
+                code = beyond[rows].argmax(1)  # the first of each, which tells of those behind it
+                found[rows, code] = True
+                now[rows] += weight[:, code].T
+                beyond[rows] = (now[rows] > noise[rows]) & (np.arange(logits.shape[1]) > code[:, None])
             out[left] = found
             left = left[~found.any(1)]
         out[left, logits[left].argmax(1)] = True
@@ -367,12 +396,18 @@ class Generator:
         self, mean: np.ndarray, spread: np.ndarray, weight: np.ndarray, present: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         out = np.full(mean.shape, np.nan, np.float32)
-        level = rng.random(mean.shape)
-        for i in np.flatnonzero(present.any(0) & self.errors.any(1)).tolist():
-            here = np.flatnonzero(present[:, i])
-            error = np.interp(level[here, i], LEVELS, self.errors[i])
-            out[here, i] = np.clip(mean[here, i] + spread[here, i] * error, -FAR, FAR)
-            mean[here, i + 1 :] += out[here, i][:, None] * weight[i + 1 :, i]
+        row, column = np.nonzero(present & self.errors.any(1))
+        turn = np.arange(len(row)) - np.searchsorted(row, row)
+        # A quantile of the errors: which two levels it lies between, and how far on.
+        at = np.clip(np.searchsorted(LEVELS, rng.random(len(row)), side="right") - 1, 0, len(LEVELS) - 2)
+        share = rng.random(len(row))
+        for k in range(int(turn.max(initial=-1)) + 1):
+            some = np.flatnonzero(turn == k)
+            r, c = row[some], column[some]
+            low, high = self.errors[c, at[some]], self.errors[c, at[some] + 1]
+            score = mean[r, c] + spread[r, c] * (low + (high - low) * share[some])
+            out[r, c] = np.clip(score, -FAR, FAR)
+            mean[r] += out[r, c][:, None] * weight[:, c].T
         return out
 
     def unscaled(self, code: np.ndarray, score: np.ndarray) -> np.ndarray:

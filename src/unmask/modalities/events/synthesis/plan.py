@@ -16,33 +16,45 @@ from unmask.modalities.events.records.meds import HOUR
 from unmask.modalities.events.synthesis.sequences import LEAST, Sequences
 
 BINS = 16
-FEW_BINS = 6
+FEW_BINS = 10
 """Of how often a code comes, and of its mean value."""
-STEPS, BATCH = 600, 1024
-SPREAD = 2.0
+FINE = 8
+"""Quantiles of a level, by which values are drawn within it."""
+STEPS, BATCH = 400, 1024
+SPREAD = 4.0
 """Deviation of the log odds before anything is seen: the prior of the logistic regressions."""
 
 
 class Bins:
-    """Levels of a number: values that more than one in `bins` has stand alone, others lie between quantiles, of which
-    the outermost are the `LEAST`-th smallest and largest; the last level is none (NaN)."""
+    """Levels of a number: values that more than one in `bins` has, and 0 of `LEAST` or more, stand alone, others lie
+    between quantiles, of which the outermost are the `LEAST`-th smallest and largest; the last level is none (NaN).
+    Within a level values are drawn by its own quantiles, with `LEAST` values or more between two of them."""
 
     def __init__(self, values: np.ndarray, bins: int) -> None:
         known = values[np.isfinite(values)]
         found, count = np.unique(known, return_counts=True)
-        self.alone = found[count > max(len(known) / bins, LEAST - 1)]
+        self.alone = found[count > np.where(found == 0, LEAST - 1, max(len(known) / bins, LEAST - 1))]
         others = np.sort(known[~np.isin(known, self.alone)])
         rest = others[LEAST - 1 : len(others) - LEAST + 1] if len(others) >= 2 * LEAST else others[:0]
         shares = np.linspace(0, 1, min(bins, max(1, len(rest) // LEAST)) + 1)
-        self.edges = np.unique(np.quantile(rest, shares)) if len(rest) else np.zeros(0)
+        self.edges = np.unique(np.quantile(rest, shares, method="higher")) if len(rest) else np.zeros(0)
         if len(self.edges) < 2 and len(others) >= LEAST:  # too few, or too alike, to lie between two quantiles
             self.alone, self.edges = np.union1d(self.alone, others[len(others) // 2]), np.zeros(0)
         if not len(self.alone) and len(self.edges) < 2:
             self.alone = np.unique(np.median(known)) if len(known) else np.zeros(0)
+        parts = np.split(rest, np.searchsorted(rest, self.edges[1:-1])) if len(self.edges) > 1 else []
+        self.inside = [
+            np.quantile(part, np.linspace(0, 1, max(1, min(FINE, len(part) // LEAST)) + 1)) for part in parts
+        ]
 
     @property
     def levels(self) -> int:
-        return len(self.alone) + max(len(self.edges) - 1, 0) + 1
+        return len(self.alone) + len(self.inside) + 1
+
+    @property
+    def least(self) -> np.ndarray:
+        """(levels,) the smallest value of each; infinite of the last."""
+        return np.concatenate([self.alone, [part[0] for part in self.inside], [np.inf]])
 
     def level(self, values: np.ndarray) -> np.ndarray:
         """Of each value; a rare one, that stands between no edges, has the nearest."""
@@ -58,13 +70,13 @@ class Bins:
         return out
 
     def draw(self, level: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A value of each level, even between edges; NaN of the last."""
+        """A value of each level; NaN of the last."""
         out, share = np.full(len(level), np.nan), rng.random(len(level))
-        alone, some = level < len(self.alone), level < self.levels - 1
+        alone = level < len(self.alone)
         out[alone] = self.alone[level[alone]]
-        some &= ~alone
-        low = level[some] - len(self.alone)
-        out[some] = self.edges[low] + (self.edges[low + 1] - self.edges[low]) * share[some]
+        for i, part in enumerate(self.inside, len(self.alone)):
+            here = level == i
+            out[here] = np.interp(share[here], np.linspace(0, 1, len(part)), part)
         return out
 
 
@@ -102,10 +114,9 @@ class Plan:
 
 def plan_of(data: Sequences) -> Plan:
     """That of patients who are there."""
-    timed = data.present.shape[1]
-    count, total, valued = (np.zeros((len(data), timed)) for _ in range(3))
-    for out, values in ((count, data.present), (total, np.nan_to_num(data.score)), (valued, np.isfinite(data.score))):
-        np.add.at(out, data.patient, values)
+    known = np.isfinite(data.score)
+    parts = (data.present, np.where(known, data.score, 0), known)
+    count, total, valued = (np.add.reduceat(part, data.first[:-1], axis=0, dtype=np.float64) for part in parts)
     start, end = data.time[data.first[:-1]], data.time[data.first[1:] - 1]
     return Plan(
         facts=data.facts,
@@ -149,7 +160,7 @@ class Planner:
             add("fact_score", i, plan.fact_score[:, i], BINS)
         add("span", 0, plan.span.astype(np.float64), BINS)
         add("visits", 0, plan.visits.astype(np.float64), BINS)
-        for i in range(self.shape[1]):
+        for i in np.argsort(data.death, kind="stable").tolist():  # whether somebody dies is drawn given all else
             add("count", i, plan.count[:, i].astype(np.float64), FEW_BINS)
             add("mean", i, plan.mean[:, i], FEW_BINS)
         self.centre = np.array([np.nanmean(_eased(v, n)) for v, (n, *_) in zip(columns, self.numbers, strict=True)])
@@ -190,15 +201,15 @@ class Planner:
         for step in range(STEPS):
             optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / STEPS)
             chosen = torch.from_numpy(rng.permutation(len(x))[:BATCH])
-            logits = b + x[chosen] @ (w * mask)
+            logits = b + x[chosen] @ w
             each = torch.where(there, logits[:, place], -torch.inf)  # (rows, questions, levels)
-            loss = (
-                F.cross_entropy(each.transpose(1, 2), target[chosen]) * len(place) + penalty * (w * mask).square().sum()
-            )
+            loss = F.cross_entropy(each.transpose(1, 2), target[chosen]) * len(place) + penalty * w.square().sum()
             optimiser.zero_grad()
             loss.backward()
+            if w.grad is not None:
+                w.grad *= mask  # weights of what comes later stay 0
             optimiser.step()
-        self.bias, self.weight = b.detach().numpy(), (w * mask).detach().numpy()
+        self.bias, self.weight = b.detach().numpy(), w.detach().numpy()
 
     def draw(self, count: int, rng: np.random.Generator) -> Plan:
         """New ones."""

@@ -117,10 +117,10 @@ def sequences_of(events: Events, subjects: np.ndarray) -> Sequences:
     visit = np.cumsum(new) - 1
     present, scores = _grid(int(visit[-1]) + 1, len(timed), visit, column[1, code[here]], score[here])
     subject, when = owner[here][new], time[here][new]
-    first = np.searchsorted(subject, np.arange(len(patients) + 1))
-    start = when[np.minimum(first[:-1], len(when) - 1)]
-    known = birth[patients] != STATIC
-    age = np.where(known, (start - np.where(known, birth[patients], 0)) / YEAR, np.nan)
+    drawable, first, subject = np.unique(subject, return_index=True, return_inverse=True)
+    facts, fact_score, born, start = facts[drawable], fact_score[drawable], birth[patients[drawable]], when[first]
+    known = born != STATIC
+    age = np.where(known, (start - np.where(known, born, 0)) / YEAR, np.nan)
     few = np.flatnonzero((of_facts + of_time > 0) & (of_facts < LEAST) & (of_time < LEAST))
     return Sequences(
         vocabulary=vocabulary,
@@ -128,7 +128,7 @@ def sequences_of(events: Events, subjects: np.ndarray) -> Sequences:
         static=static,
         patient=subject,
         time=when,
-        first=first,
+        first=np.append(first, len(when)),
         present=present,
         score=scores,
         facts=facts,
