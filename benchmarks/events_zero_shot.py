@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import sys
 import tempfile
 import time
@@ -39,8 +38,8 @@ from unmask.modalities.events.uses.query_answers import ask, check_questions
 from unmask.training.settings import parse_set
 
 LABELS, DRAWS = 100, 5
-FEWEST = 10
-"""Held-out points with the outcome, and without."""
+FEWEST, PATIENTS = 10, 5
+"""Held-out points with the outcome, and without; held-out patients with it."""
 MOST = 4000
 """Points without the outcome that are judged, and that are trained on, at most, drawn at random; those with it all."""
 
@@ -69,6 +68,7 @@ def judged(model: Any, events: Any, histories: Any, held: np.ndarray, task: Task
     found = evaluate_task(task, events)
     test, y, rng = np.isin(found.subject, held), found.value.astype(np.int64), np.random.default_rng(0)
     row: dict[str, Any] = {"points": len(y), "prevalence": float(y.mean()), "held out": int(y[test].sum())}
+    row["patients"] = len(np.unique(found.subject[test & (y == 1)]))
     try:
         question = question_of(task, found, histories.vocabulary)
         row["why"] = ""
@@ -76,7 +76,7 @@ def judged(model: Any, events: Any, histories: Any, held: np.ndarray, task: Task
         row["why"] = str(error).split("no question: ")[1].split("\n")[0]
         question = nearest(task, model.folder, histories)
     row["question"] = question
-    if min(y[test].sum(), (1 - y[test]).sum()) < FEWEST:
+    if min(y[test].sum(), (1 - y[test]).sum()) < FEWEST or row["patients"] < PATIENTS:
         return row | {"few": "too few to judge"}
     points = Labels(subject=found.subject, time=found.time)
     some = thinned(np.flatnonzero(test), y, rng)
@@ -114,7 +114,13 @@ def thinned(points: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> np.n
 
 def sheet_row(name: str, task: str, row: dict[str, Any]) -> tuple[str, ...]:
     """A row of the sheet."""
-    shown = (name, task, f"{row['points']:,}", f"{row['prevalence']:.1%}", f"{row['held out']:,}")
+    shown = (
+        name,
+        task,
+        f"{row['points']:,}",
+        f"{row['prevalence']:.1%}",
+        f"{row['held out']:,} of {row['patients']:,}",
+    )
     if "few" in row:
         return (*shown, row["few"], "", "")
     low, high = row["ask"]["intervals"]["auroc"]
@@ -164,9 +170,12 @@ def main() -> None:
                 rows.append(sheet_row(name, task, row))
                 print(*rows[-1], row.get("mean"), row["question"], row["why"], sep=" | ", flush=True)
                 if row["why"]:
-                    why.append((name, task, row["why"], re.sub(r'"', "", row["question"])))
+                    question = row["question"].replace('"', "")
+                    if question.count(",") > 3:
+                        question = f"any of {question.count(',') + 1} codes within {question.rsplit(' within ')[-1]}"
+                    why.append((name, task, row["why"], question if row["patients"] >= PATIENTS else ""))
     if a.sheet:
-        columns = ("data", "task", "points", "true", "held out, true", "ask, no label: AUROC")
+        columns = ("data", "task", "points", "true", "held out, true, of patients", "ask, no label: AUROC")
         write_sheet(
             "events-zero-shot",
             Table(columns=(*columns, f"boosting on {LABELS} labels", "boosting on all"), rows=tuple(rows)),
@@ -176,7 +185,8 @@ def main() -> None:
             says="A third of the patients held out of everything. AUROC with 95 % intervals over patients; of boosting "
             f"(on the summaries of the outcome head) the mean over {DRAWS} draws of {LABELS} labelled points, and the "
             "least and the highest. Prevalence has .5. (near): the task is no question, and the nearest one was asked "
-            f"at its points, see below. Too few to judge: fewer than {FEWEST} held-out points of either outcome. "
+            f"at its points, see below. Too few to judge: fewer than {FEWEST} held-out points of either outcome, or "
+            f"{PATIENTS} patients with it. "
             f"Of more than {MOST:,} points without the outcome so many were drawn.",
             command="python benchmarks/events_zero_shot.py NAME=MEDS=PREDICATES.yaml=UNTIL --tasks TASK.yaml --sheet",
             processor=a.processor,
