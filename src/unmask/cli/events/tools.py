@@ -15,7 +15,7 @@ SHOWN_CODES = 10
 
 def convert(
     source: str = options.source(
-        "Event table (csv, tsv, parquet), FHIR (json, ndjson, zip, folder), or a folder of OMOP or MIMIC-IV.",
+        "Event table (csv, tsv, parquet), FHIR (json, ndjson, zip, folder), or a folder of OMOP or MIMIC-IV."
     ),
     out: str = typer.Option(..., help="MEDS folder to make."),
     subject: str = typer.Option("subject_id", help="Table: column of the patient."),

@@ -26,6 +26,8 @@ from unmask.modalities.events.audit.findings import (
     matching,
     most_frequent,
     ranked,
+    remark,
+    warning,
 )
 from unmask.modalities.events.records.cuts import first_event_times, first_times
 from unmask.modalities.events.records.encounters import encounters, extents, own_events
@@ -62,9 +64,8 @@ def midnights(events: Events) -> Iterator[AuditFinding]:
         if whole >= 0.9
         else f"{len(hit)} codes stand at 00:00:00 in half of their {int(counted.count[hit].sum()):,} events or more"
     )
-    yield AuditFinding(
+    yield warning(
         check="midnight",
-        level="warning",
         sentence=what + "; what happened later that day is known from its start.",
         todo="Convert dates to the end of their day (unmask events convert does), or keep prediction times at "
         "midnight.",
@@ -93,18 +94,16 @@ def after_death(events: Events) -> Iterator[AuditFinding]:
         late.add(block, behind & ~midnight & (block.time - died > DAY))
         dead.add(block, die)
     if same_day.events:
-        yield AuditFinding(
+        yield warning(
             check="death before its time",
-            level="warning",
             sentence=f"{same_day.subjects:,} subjects die at 00:00:00 and have {same_day.events:,} events "
             "later that day: their death is known up to a day before it happened.",
             todo="Take the time of death, or the end of its day.",
             **most_frequent(events, same_day.count),
         )
     if rest.events:
-        yield AuditFinding(
+        yield remark(
             check="after death",
-            level="note",
             sentence=f"{rest.events:,} events of {rest.subjects:,} of the {dead.subjects:,} "
             f"subjects who died stand after their death, {late.events:,} of them by more than a day.",
             todo="Results and codes may be written after a death; where care goes on, the date of death is wrong.",
@@ -124,9 +123,8 @@ def several_times(events: Events) -> Iterator[AuditFinding]:
                 days = (day_of(when[k]) for k in (first[i], first[i] + times[i] - 1))
                 rows.append((int(events.subjects[subject[i]]), int(times[i]), *days))
         if rows:
-            yield AuditFinding(
+            yield warning(
                 check=check,
-                level="warning",
                 sentence=f"{len(rows):,} subjects {does} more than once, at different times; everything here takes the "
                 "first.",
                 todo="Look whether two people share an id, or which source's date is right, and keep that one.",
@@ -148,9 +146,8 @@ def without_time(events: Events) -> Iterator[AuditFinding]:
     deaths = int(static.count[dead].sum())
     with_deaths = f", {deaths:,} of them deaths" if deaths else " that have one in other rows"
     what = f"{int(count.sum()):,} events of {int((count > 0).sum())} codes have no time{with_deaths}"
-    yield AuditFinding(
+    yield warning(
         check="facts without a time",
-        level="warning",
         sentence=f"{what}: they count as known from the start, before they happened.",
         todo=f"Give them their time, or leave them out (converting rejects them, unless {option('static', True)} is "
         "said).",
@@ -176,9 +173,8 @@ def before_birth(events: Events) -> Iterator[AuditFinding]:
                 code, times = events.codes[block.code[at]], (born[number[at]], block.time[at])
                 rows.append((int(events.subjects[subject]), day_of(times[0]), many, code, day_of(times[1])))
     if early.events:
-        yield AuditFinding(
+        yield warning(
             check="before birth",
-            level="warning",
             sentence=f"{early.events:,} events of {early.subjects:,} of {len(events):,} subjects stand before their "
             "birth.",
             todo="Look whether births or times are wrong (another patient, another unit, a birth that was moved): the "
@@ -203,9 +199,8 @@ def dates_for_none(events: Events) -> Iterator[AuditFinding]:
         none.add(block, sentinel)
         future.add(block, timed & ~sentinel & (block.time > today))
     if none.events:
-        yield AuditFinding(
+        yield warning(
             check="dates for none",
-            level="warning",
             sentence=f"{none.events:,} events of {none.subjects:,} subjects stand on dates that programs write for "
             "none.",
             todo="Leave them out, or their times: births of 1900-01-01 make ages above 100, and events of 9999-12-31 "
@@ -214,9 +209,8 @@ def dates_for_none(events: Events) -> Iterator[AuditFinding]:
             rows=none.rows(events),
         )
     if 0 < 2 * future.events <= whole:
-        yield AuditFinding(
+        yield warning(
             check="dates in the future",
-            level="warning",
             sentence=f"{future.events:,} of {whole:,} events, of {future.subjects:,} subjects, stand after today.",
             todo="What is planned is known when it is planned: put it there. A date that means none (2100-01-01) is "
             "none.",
@@ -253,9 +247,8 @@ def order(events: Events) -> Iterator[AuditFinding]:
     if not len(hit):
         return
     how = "rows of one time stamp are sorted by code" if by_code else "files were written in a fixed order"
-    yield AuditFinding(
+    yield remark(
         check="row order",
-        level="note",
         sentence=f"{len(hit)} codes stand at nearly the same place always among the rows of their time stamp ({how}): "
         "a model that reads the order of rows learns the order, not the patient.",
         todo="MEDS defines no order there: shuffle the rows of each time stamp before a model that reads it.",
@@ -290,17 +283,15 @@ def duplicates(events: Events) -> Iterator[AuditFinding]:
                 twins.append((int(events.subjects[other]), int(events.subjects[i])))
     share = again.events / max(1, len(events.time))
     if again.events >= max(1, 0.001 * len(events.time)):
-        yield AuditFinding(
+        yield remark(
             check="duplicates",
-            level="note",
             sentence=f"{again.events:,} events ({share:.1%}) stand there twice, with the same time and value.",
             todo="Counts and frequencies take them double: look whether a table was exported twice.",
             **most_frequent(events, again.count, "copies"),
         )
     if twins:
-        yield AuditFinding(
+        yield warning(
             check="patients twice",
-            level="warning",
             sentence=f"{len(twins)} subjects have exactly the events of another one: on two sides of a split they are "
             "a leak.",
             todo="Keep one of each, or give both the same id.",
@@ -327,9 +318,8 @@ def absurd_values(events: Events) -> Iterator[AuditFinding]:
             four = (float(v[i]) for v in (every.low, low, high, every.high))
             found[i] = (events.codes[i], int(values.count[i]), *four)
     if found:
-        yield AuditFinding(
+        yield remark(
             check="absurd values",
-            level="note",
             sentence=f"{len(found)} codes have values more than {FAR:g} times as far out as the middle 98 % of the "
             "others is wide.",
             todo="Look for typing mistakes, other units and marks for none (9999): leave such values out.",
@@ -357,9 +347,8 @@ def code_spellings(events: Events) -> Iterator[AuditFinding]:
     found.sort(key=lambda same: -every.count[same].sum())
     if found:
         counted = [[f"{events.codes[i]} ({every.count[i]:,})" for i in same] for same in found[:SHOWN]]
-        yield AuditFinding(
+        yield warning(
             check="one code spelled in several ways",
-            level="warning",
             sentence=f"{len(found)} codes are spelled in several ways: in other case, or with and without a unit.",
             todo="Write each in one way before it is converted; a question about one spelling sees only its events.",
             columns=("code", "spelled too"),
@@ -382,9 +371,8 @@ def coded_early(events: Events) -> Iterator[AuditFinding]:
         early.add(block, rows[billed & (block.time[rows] == stays.begin[stays.of])])
     if examined < FEWEST or early.events < 0.5 * examined:
         return
-    yield AuditFinding(
+    yield warning(
         check="coded early",
-        level="warning",
         sentence=f"{early.events:,} of {examined:,} diagnoses of encounters of a day or more stand at the encounter's "
         "first moment: what was coded at its end is known from its start.",
         todo="Put diagnoses that are coded for billing at the discharge.",
@@ -406,9 +394,8 @@ def outside_encounters(events: Events) -> Iterator[AuditFinding]:
         early.add(block, rows[block.time[rows] < begin[stays.of] - DAY])
         late.add(block, rows[block.time[rows] > end[stays.of] + DAY])
     if early.events:
-        yield AuditFinding(
+        yield warning(
             check="events outside their encounter",
-            level="warning",
             sentence=f"{early.events:,} events of {early.subjects:,} subjects stand more than a day before the "
             "admission that begins their encounter.",
             todo="Look at their times: a year mistyped is known a year too early. The encounter begins at its own "
@@ -416,9 +403,8 @@ def outside_encounters(events: Events) -> Iterator[AuditFinding]:
             **most_frequent(events, early.count),
         )
     if late.events:
-        yield AuditFinding(
+        yield remark(
             check="events after their encounter",
-            level="note",
             sentence=f"{late.events:,} events of {late.subjects:,} subjects stand more than a day after the "
             "end of their encounter.",
             todo="Results may come after a discharge; other events may have a wrong time.",

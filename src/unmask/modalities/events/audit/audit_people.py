@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from unmask.core.hashing import hash_keys
-from unmask.modalities.events.audit.findings import DAY, SHOWN, AuditFinding, EventBlock, block_of, blocks, day_of
+from unmask.modalities.events.audit.findings import (
+    DAY,
+    SHOWN,
+    AuditFinding,
+    EventBlock,
+    block_of,
+    blocks,
+    day_of,
+    warning,
+)
 from unmask.modalities.events.records.encounters import encounters
 from unmask.modalities.events.records.histories import FEWEST
 from unmask.modalities.events.records.meds import BIRTH, STATIC, Events
@@ -55,9 +64,8 @@ def near_copies(events: Events) -> Iterator[AuditFinding]:
     exact = (times == SKETCH) & (events_of[copies[:, 0]] == events_of[copies[:, 1]])  # `duplicates` says so
     copies = copies[(times >= SHARED) & ~exact]
     if len(copies):
-        yield AuditFinding(
+        yield warning(
             check="patients nearly twice",
-            level="warning",
             sentence=f"{len(copies):,} pairs of subjects share most of their events, with time and value"
             f"{_across(events, copies)}.",
             todo="Look whether they are one person under two ids, and give both the same one.",
@@ -113,9 +121,8 @@ def shared_births(events: Events) -> Iterator[AuditFinding]:
     order = order[count[order] > 1]
     turn = np.argsort(day, kind="stable")
     subjects_of = {int(d): known[part] for d, part in zip(dates, np.split(turn, np.cumsum(count)[:-1]), strict=True)}
-    yield AuditFinding(
+    yield warning(
         check="births in common",
-        level="warning",
         sentence=f"{same:,} pairs of subjects are born on the same day, where chance makes {chance:,.0f} (by days a "
         "week or more from each other).",
         todo="Look whether ids are of visits or stays: give all of one person the same id, or hold out by person "
@@ -151,9 +158,8 @@ def knows_the_end(events: Events) -> Iterator[AuditFinding]:
     correlation = np.where(np.abs(found[0]) < np.abs(found[1]), *found)
     hit = np.flatnonzero((n >= STAYS) & (np.abs(correlation) >= KNOWS))
     if len(hit):
-        yield AuditFinding(
+        yield warning(
             check="values that know the end",
-            level="warning",
             sentence=f"{len(hit)} codes have first values that say how long the encounter will last from then on.",
             todo="Lengths of stay and times of discharge are known at the discharge: put them there, or leave them "
             "out.",

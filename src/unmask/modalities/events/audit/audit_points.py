@@ -28,7 +28,9 @@ from unmask.modalities.events.audit.findings import (
     lines_of,
     matching,
     most_frequent,
+    remark,
     shown_cell,
+    warning,
 )
 from unmask.modalities.events.records.cuts import Cuts, after_death, cut, flat, searched, without_events
 from unmask.modalities.events.records.encounters import encounters
@@ -65,9 +67,8 @@ def leakage(events: Events, points: Labels) -> Iterator[AuditFinding]:
         rows += seen.telling(name, y) + seen.telling_values(name, y)
     if rows:
         codes = len({row[0] for row in rows})
-        yield AuditFinding(
+        yield warning(
             check="tells the outcome",
-            level="warning",
             sentence=f"{codes} codes of the last 24 hours (or without a time) tell the outcome almost by themselves.",
             todo="Look what each is: a consequence of the outcome, its recording, or a code that is given once it is "
             "known, must come later or be left out.",
@@ -197,9 +198,8 @@ def points_after_death(events: Events, points: Labels) -> Iterator[AuditFinding]
     """Points that know of the patient's death."""
     late = after_death(events, points)
     if late.any():
-        yield AuditFinding(
+        yield warning(
             check="points after death",
-            level="warning",
             sentence=f"{int(late.sum()):,} of {len(points):,} prediction points know of the patient's death.",
             todo="Nobody asks then: leave these points out, or look whether deaths stand too early.",
             columns=("subject", "label"),
@@ -270,18 +270,16 @@ def encounter_continues(events: Events, points: Labels) -> Iterator[AuditFinding
         counts.append(int((np.cumsum(depth[:-1]) > 0).sum()))
     knows, within = counts
     if knows:
-        yield AuditFinding(
+        yield warning(
             check="the end is known",
-            level="warning",
             sentence=f"{knows:,} of {len(points):,} prediction points know how an encounter ended that goes on for "
             "more than a day.",
             todo="Look whether ends of encounters are stamped at their start.",
             **most_frequent(events, count, "points"),
         )
     if within:
-        yield AuditFinding(
+        yield remark(
             check="within an encounter",
-            level="note",
             sentence=f"{within:,} of {len(points):,} prediction points lie within an encounter that has later events.",
             todo="Usual for tasks during a stay; what is coded for the whole stay must not stand before them.",
         )
@@ -296,9 +294,8 @@ def at_the_point(events: Events, points: Labels) -> Iterator[AuditFinding]:
         hits += int((at < part.known).sum())
         count += np.bincount(events.code[flat(at, part.known)[0]], minlength=len(count))
     if hits:
-        yield AuditFinding(
+        yield remark(
             check="at the prediction time",
-            level="note",
             sentence=f"{hits:,} of {len(points):,} prediction points have events at exactly their time, which count "
             "as known.",
             todo="Where one of them is what is predicted, put the prediction time a moment before it.",
@@ -316,9 +313,8 @@ def at_midnight(events: Events, points: Labels) -> Iterator[AuditFinding]:
         day = searched(events.time, part.start, part.stop, part.time + DAY - 1, "right")
         hits += int(((day > part.known) & night[part.number]).sum())
     if hits:
-        yield AuditFinding(
+        yield remark(
             check="prediction times at midnight",
-            level="note",
             sentence=f"{int(night.sum()):,} of {len(points):,} prediction times are 00:00:00, as of dates; after "
             f"{hits:,} of them come events of that day, which are not known there.",
             todo="Where the times are dates and the day itself should be known, write its end.",

@@ -12,7 +12,7 @@ import polars as pl
 
 from unmask.errors import first_of
 from unmask.evaluation.shown import Printed, Shown
-from unmask.modalities.events.audit.findings import SHOWN, AuditFinding, lines_of
+from unmask.modalities.events.audit.findings import SHOWN, AuditFinding, lines_of, remark, warning
 from unmask.modalities.events.records.aces import Task, is_task, read_task
 from unmask.modalities.events.records.meds import Events, as_events
 from unmask.modalities.events.records.windows import TaskPoints, evaluate_task
@@ -114,9 +114,8 @@ def definition(task: Task, points: TaskPoints, events: Events) -> Iterator[Audit
     assert label.label is not None
     if points.known.any():
         rows = [int(events.subjects[s]) for s in points.subject[points.known][:SHOWN].tolist()]
-        yield AuditFinding(
+        yield warning(
             check="the label is known",
-            level="warning",
             sentence=f"At {int(points.known.sum()):,} of {len(points):,} points the {label.label} that makes the label "
             f"true stands at the prediction time or before it: window {label.name} overlaps with what is known.",
             todo=f"Let {label.name} begin after the index_timestamp ({task.indexed.name}.{task.indexed.index}), with "
@@ -126,18 +125,16 @@ def definition(task: Task, points: TaskPoints, events: Events) -> Iterator[Audit
         )
     true = int(points.value.sum())
     if true in (0, len(points)):
-        yield AuditFinding(
+        yield warning(
             check="one outcome",
-            level="warning",
             sentence=f"All {len(points):,} labels are {str(bool(true)).lower()}: whoever always says so is right in "
             "100 % of them, and has learnt nothing.",
             todo=f"Look at {label.label}, and at the conditions that leave out the other outcome.",
         )
     chosen = [f"{what} ({points.left_out[what]:,})" for what in points.future if points.left_out[what]]
     if chosen:
-        yield AuditFinding(
+        yield remark(
             check="chosen by the future",
-            level="note",
             sentence="Points were chosen by what is known after their prediction time only (left out by it): "
             + ", ".join(chosen)
             + ".",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,9 @@ class AuditFinding:
         """As plain data, for --json: the rows by the names of their columns."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"check": self.check, "level": self.level, "sentence": self.sentence, "todo": self.todo, "rows": rows}
+
+
+warning, remark = partial(AuditFinding, level="warning"), partial(AuditFinding, level="note")
 
 
 class EventBlock(NamedTuple):

@@ -178,13 +178,7 @@ class Vocabulary:
 
     @classmethod
     def fit(
-        cls,
-        events: Events,
-        *,
-        subjects: np.ndarray | None = None,
-        floor: int = 5,
-        most: int = 20_000,
-        rollup: str = "",
+        cls, events: Events, *, subjects: np.ndarray | None = None, floor: int = 5, most: int = 20_000, rollup: str = ""
     ) -> Vocabulary:
         """From the events of `subjects` (numbers of the training patients); default all. Codes seen fewer than `floor`
         times share one number.

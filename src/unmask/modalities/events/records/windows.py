@@ -183,12 +183,7 @@ def matching(predicate: Predicate, names: Sequence[str]) -> np.ndarray:
 
 
 def _stamps(
-    task: Task,
-    events: Events,
-    owners: slice,
-    here: slice,
-    matches: Mapping[str, np.ndarray],
-    seen: dict[str, int],
+    task: Task, events: Events, owners: slice, here: slice, matches: Mapping[str, np.ndarray], seen: dict[str, int]
 ) -> _Stamps:
     """The stamps of a block; `seen` counts events that are each predicate."""
     subject, time = events.owner(owners) - owners.start, events.time[here]

@@ -50,12 +50,7 @@ def recalibrated(
 
 
 def save_recalibrated(
-    out: str | Path,
-    folder: EventFolder,
-    line: tuple[float, float],
-    events: Events,
-    points: Labels,
-    strangers: bool,
+    out: str | Path, folder: EventFolder, line: tuple[float, float], events: Events, points: Labels, strangers: bool
 ) -> dict[str, Any]:
     """Write a copy of a model whose log-odds lie on a line of what they were; who it comes from trained it.
 
