@@ -37,9 +37,9 @@ def followed(name: str, source: Path, folder: Path) -> list[tuple[str, ...]]:
     one.mkdir()
     bundles = sorted(source.glob("*.json"), key=lambda path: path.stat().st_size)
     if bundles:
-        shutil.copy(bundles[1], one)
         content = json.loads(bundles[1].read_text(encoding="utf-8"))
-        found.update(entry["resource"]["resourceType"] for entry in content["entry"])
+        shutil.copy(bundles[1], one)
+        found.update(entry["resource"]["resourceType"] for entry in content.get("entry", []))
     for table in [] if bundles else sorted(source.glob("*.csv")):
         head, *rows = table.read_text(encoding="utf-8", errors="replace").splitlines()
         names = [cell.strip().lower() for cell in head.split(",")]

@@ -118,6 +118,8 @@ def test_a_copy_is_recalibrated_to_another_extract(outcome: Path, tmp_path: Path
     assert told["split"].unique().to_list() == ["train"]  # they trained its line
     with pytest.raises(UserError, match="nothing is left to judge"):
         copy.evaluate(other, rarer)
+    again = unmask.events.evaluate(outcome, other, rarer, recalibrate=tmp_path / "again")  # in Python too
+    assert again["recalibrated"]["slope"] == pytest.approx(line["slope"])
     assert "already holds a model" in main_fails(["evaluate", *data, "--recalibrate", str(tmp_path / "copy")], capsys)
 
 

@@ -186,14 +186,8 @@ def predict(
     events = read_meds(data)
     frame, points = loaded.predicted(events, labels)
     write_predictions(as_predictions(frame) if meds_evaluation else frame, out)
-    found: dict[str, Any] = {
-        "out": out,
-        "rows": len(points),
-        "points": len(points),
-        "outside": points.outside,
-        **loaded.unknown,
-    }
-    found["without_events"] = int(without_events(events, points).sum())
+    found: dict[str, Any] = {"out": out, "rows": len(points), "points": len(points), "outside": points.outside}
+    found |= {**loaded.unknown, "without_events": int(without_events(events, points).sum())}
     found["after_death"] = int(after_death(events, points).sum())
     lines = [f"{out}: {len(points)} predictions", *data_lines(loaded.unknown, points.outside)]
     lines += odd_points(found)

@@ -19,7 +19,7 @@ import torch
 from unmask.core.fill import Question, answers
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.meds import BIRTH
-from unmask.modalities.events.records.shards import write_meds
+from unmask.modalities.events.records.shards import SCHEMA, write_meds
 from unmask.writing import demo_folder, replace_json
 
 RULES = {"GLUCOSE": (5.5, 9.5), "SYSTOLIC": (120.0, 155.0)}
@@ -55,15 +55,9 @@ def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
             rows += [(subject, at, *seen[i]) for i in rng.permutation(len(seen))]
             moment += timedelta(days=int(rng.integers(30, 200)))
         labels.append((subject, moment, bool(rng.random() < (0.8 if diabetes and tension else 0.05))))
-    schema: dict[str, Any] = {
-        "subject_id": pl.Int64,
-        "time": pl.Datetime("us"),
-        "code": pl.String,
-        "numeric_value": pl.Float32,
-    }
-    folder = write_meds(pl.DataFrame(rows, schema=schema, orient="row"), out / "meds", name="simulated")
+    folder = write_meds(pl.DataFrame(rows, schema=SCHEMA, orient="row"), out / "meds", name="simulated")
     (out / "task").mkdir()
-    schema = {"subject_id": pl.Int64, "prediction_time": pl.Datetime("us"), "boolean_value": pl.Boolean}
+    schema: Any = {"subject_id": pl.Int64, "prediction_time": pl.Datetime("us"), "boolean_value": pl.Boolean}
     pl.DataFrame(labels, schema=schema, orient="row").write_parquet(out / "task" / "0.parquet")
     return folder
 
@@ -78,18 +72,8 @@ def run_demo(
 
     out = demo_folder(out)
     meds = simulate(out, patients, seed)
-    settings = with_overrides(
-        EventSettings(),
-        {
-            "minutes": minutes,
-            "seed": seed,
-            "slots": 64,
-            "batch_slots": 4096,
-            "ratio": 0.4,
-            "hide": "event",
-            "learning_rate": 4e-3,
-        },
-    )
+    small = {"slots": 64, "batch_slots": 4096, "ratio": 0.4, "hide": "event", "learning_rate": 4e-3}
+    settings = with_overrides(EventSettings(), {"minutes": minutes, "seed": seed, **small})
     run = pretrain(meds, out / "model", settings=settings, console=console)
     interrupt_if(run.result.stopped)
     rules = recovered(out / "model", simulate(out / "new", 200, seed + 1))
@@ -107,14 +91,8 @@ def run_demo(
         f"outcome on held-out patients: AUROC {result['auroc']:.3f}, AUPRC {result['auprc']:.3f} (higher is better)",
         *comparison(done["results"]),
     ]
-    found = {
-        "rules": rules,
-        "results": done["results"],
-        "report": str(out / "outcome" / "report.html"),
-        "lines": lines,
-        "device": run.result.device,
-        "precision": run.result.precision,
-    }
+    found = {"rules": rules, "results": done["results"], "report": str(out / "outcome" / "report.html"), "lines": lines}
+    found |= {"device": run.result.device, "precision": run.result.precision}
     replace_json(out / "demo.json", found)
     return found
 

@@ -57,11 +57,11 @@ def save_recalibrated(
     Args:
         strangers: whether the ids of these patients are other people's than those who trained the head.
     """
-    outcome, (intercept, slope) = folder.fine_tuning, line
-    old, new = outcome["target"], who_trained(events, points, np.zeros(len(points), bool))
-    target = {**old, "intercept": intercept + slope * old["intercept"], "slope": slope * old["slope"]}
+    outcome, (intercept, slope), count = folder.fine_tuning, line, len(points)
+    old, new = outcome["target"], who_trained(events, points, np.zeros(count, bool))
+    both = {"intercept": intercept + slope * old["intercept"], "slope": slope * old["slope"], "points": count}
     patients = new if strangers else with_trained(outcome["patients"], new)
-    about = {"intercept": intercept, "slope": slope, "points": len(points), "patients": len(np.unique(points.subject))}
-    outcome = {**outcome, "target": {**target, "points": len(points)}, "patients": patients, "recalibrated": about}
+    about = {"intercept": intercept, "slope": slope, "points": count, "patients": len(np.unique(points.subject))}
+    outcome = {**outcome, "target": old | both, "patients": patients, "recalibrated": about}
     save_folder(out, dataclasses.replace(folder, outcome=outcome), about=folder.about)
     return {"out": str(out), **about}

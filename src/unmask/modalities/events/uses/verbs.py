@@ -81,10 +81,16 @@ def predict(
 
 
 def evaluate(
-    model: str | Path | EventModel, data: Any, labels: Any = None, *, seed: int = 0, **loading: Any
+    model: str | Path | EventModel,
+    data: Any,
+    labels: Any = None,
+    *,
+    recalibrate: str | Path | None = None,
+    seed: int = 0,
+    **loading: Any,
 ) -> JudgedFigures:
     """Figures of a fine-tuned model at labelled points, beside those of rules: see `EventModel.evaluate`."""
-    return _loaded(model, loading).evaluate(data, labels, seed=seed)
+    return _loaded(model, loading).evaluate(data, labels, recalibrate=recalibrate, seed=seed)
 
 
 def ask(
