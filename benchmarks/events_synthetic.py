@@ -90,21 +90,21 @@ def main() -> None:
         says += (
             f" {DATA[name][0]}: {patients:,} patients learnt from and as many drawn, {codes} codes, {seconds:.0f} s."
         )
-    if given.sheet:
-        write_sheet(
-            "events-synthetic",
-            *tables,
-            title="New patients beside real ones",
-            says="Half of the patients are learnt from, as many drawn, the other half judges. Ceiling: those learnt "
-            "from, beside the other half. Floor: these, each code shuffled alone; of the AUROC chance. Trees on counts "
-            "and last values of the codes before the time of death predict in the other half who died; in PhysioNet "
-            "that is MEDS_DEATH a minute after the last event of those who died in hospital. Processor seconds of "
-            f"learning and drawing:{says}",
-            command="python benchmarks/events_synthetic.py --sheet",
-            processor=given.processor,
-            seeds="one",
-            sources="src/unmask/modalities/events/synthesis",
-        )
+        if given.sheet:
+            write_sheet(
+                "events-synthetic",
+                *tables,
+                title="New patients beside real ones",
+                says="Half of the patients are learnt from, as many drawn, the other half judges. Ceiling: those learnt "
+                "from, beside the other half. Floor: these, each code shuffled alone; of the AUROC chance. Trees on counts "
+                "and last values of the codes before the time of death predict in the other half who died; in PhysioNet "
+                "that is MEDS_DEATH a minute after the last event of those who died in hospital. Processor seconds of "
+                f"learning and drawing:{says}",
+                command="python benchmarks/events_synthetic.py --sheet",
+                processor=given.processor,
+                seeds="one",
+                sources="src/unmask/modalities/events/synthesis",
+            )
 
 
 def judged(frame: pl.DataFrame) -> tuple[tuple[tuple[str, ...], ...], int, int, float]:

@@ -204,10 +204,12 @@ def images(where: Path) -> None:
 
 
 def events(where: Path) -> None:
-    """Simulated patients (meds, task), and a FHIR extract."""
+    """Simulated patients (meds, task), others (other), and a FHIR extract."""
     from unmask.modalities.events.uses.demo import simulate
 
     simulate(where, patients=70)
+    simulate(where / "others", patients=60, seed=1)
+    (where / "others" / "meds").rename(where / "other")
     shard = where / "meds" / "data" / "0.parquet"
     clock = (
         pl.when(pl.col("code") == "MEDS_BIRTH").then(pl.col("time")).otherwise(pl.col("time") + pl.duration(hours=9))

@@ -58,7 +58,7 @@ SMALL: dict[type, dict[str, Any]] = {
     ClassifierSettings: {"epochs": 1},
     SegmenterSettings: {"train": TrainSettings(steps=3, precision="fp32")},
     EventSettings: {"width": 32, "slots": 64, "train": TrainSettings(steps=3, batch_slots=512, precision="fp32")},
-    OutcomeSettings: {"members": 1, "trees": 4, "epochs": 1, "curve": False, "baselines": False},
+    OutcomeSettings: {"members": 1, "epochs": 1, "curve": False, "baselines": False},
 }
 """Defaults of the settings while a quick page runs: the code of the page stays as it is, and its models are small."""
 

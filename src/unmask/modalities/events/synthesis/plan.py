@@ -21,6 +21,8 @@ FEW_BINS = 10
 FINE = 8
 """Quantiles of a level, by which values are drawn within it."""
 STEPS, BATCH = 400, 1024
+DRAWN = 4000
+"""Plans by which biases are set."""
 SPREAD = 4.0
 """Deviation of the log odds before anything is seen: the prior of the logistic regressions."""
 
@@ -176,6 +178,8 @@ class Planner:
             sizes.append(bins.levels)
         self.outputs, self.inputs = _slices(sizes), _slices([part.shape[1] for part in inputs])
         self._fit(np.concatenate(inputs, 1), np.stack(levels, 1), seed)
+        counts = [np.bincount(x, minlength=size) for x, size in zip(levels, sizes, strict=True)]
+        self._draw(DRAWN, np.random.default_rng([seed, 15]), [count / len(data) for count in counts])
 
     def _input(self, i: int, values: np.ndarray) -> np.ndarray:
         """(patients, 2) a number as those behind it see it: whether it is there, and how large."""
@@ -213,6 +217,11 @@ class Planner:
 
     def draw(self, count: int, rng: np.random.Generator) -> Plan:
         """New ones."""
+        return self._draw(count, rng)
+
+    def _draw(self, count: int, rng: np.random.Generator, shares: list[np.ndarray] | None = None) -> Plan:
+        """`shares`: of the levels of each question, to which biases are set, so that what is drawn has them: errors of
+        the regressions do not add up along the chain."""
         seen = np.zeros((count, self.inputs[-1].stop), np.float32)
         static = sum(map(len, self.groups))
         out = {
@@ -223,6 +232,12 @@ class Planner:
         }
         for i, (given, part) in enumerate(zip(self.inputs, self.outputs, strict=True)):
             logits = self.bias[part] + seen[:, : given.start] @ self.weight[: given.start, part]
+            for share in [shares[i]] * 5 if shares else []:
+                found = np.exp(logits - logits.max(1, keepdims=True))
+                mean = (found / found.sum(1, keepdims=True)).mean(0)
+                shift = np.log(np.maximum(share, 1e-6) / np.maximum(mean, 1e-6)).clip(-1, 1)
+                self.bias[part] += shift
+                logits += shift
             level = np.argmax(logits + rng.gumbel(size=logits.shape), 1)
             if i < len(self.groups):
                 group = self.groups[i]
@@ -239,8 +254,8 @@ class Planner:
         }
         whole["start"] += self.origin
         whole["visits"] = np.maximum(whole["visits"], 1)
-        found = out | whole
-        return Plan(**{k: v[:, 0] if k in ("age", "start", "span", "visits") else v for k, v in found.items()})
+        one = ("age", "start", "span", "visits")
+        return Plan(**{k: v[:, 0] if k in one else v for k, v in (out | whole).items()})
 
 
 def _eased(values: np.ndarray, name: str) -> np.ndarray:
