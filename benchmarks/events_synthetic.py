@@ -25,6 +25,12 @@ SHARED = Path(os.environ.get("UNMASK_SHARED", ROOT.parent / "shared"))
 DIED = "MEDS_DEATH"
 DATA = {"physionet2012_a": ("PhysioNet-2012", "tasks/in_hospital_death"), "synthea_r4": ("Synthea", "")}
 """Folder -> its name, and the labels that become a last event."""
+SAYS = (
+    "Half of the patients are learnt from, as many drawn, the other half judges. Ceiling: those learnt from, beside the"
+    " other half. Floor: these, each code shuffled alone; of the AUROC chance. Trees on counts and last values of the"
+    " codes before the time of death predict in the other half who died; in PhysioNet that is MEDS_DEATH, a minute"
+    " after the last event of those who died in hospital. Processor seconds of learning and drawing:"
+)
 
 
 def table(folder: Path) -> pl.DataFrame:
@@ -95,11 +101,7 @@ def main() -> None:
                 "events-synthetic",
                 *tables,
                 title="New patients beside real ones",
-                says="Half of the patients are learnt from, as many drawn, the other half judges. Ceiling: those learnt "
-                "from, beside the other half. Floor: these, each code shuffled alone; of the AUROC chance. Trees on counts "
-                "and last values of the codes before the time of death predict in the other half who died; in PhysioNet "
-                "that is MEDS_DEATH a minute after the last event of those who died in hospital. Processor seconds of "
-                f"learning and drawing:{says}",
+                says=f"{SAYS}{says}",
                 command="python benchmarks/events_synthetic.py --sheet",
                 processor=given.processor,
                 seeds="one",

@@ -111,6 +111,16 @@ def test_conditions_are_those_of_questions(records, tmp_path):
         generate(records.filter(pl.col("code") != "MEDS_BIRTH"), 9, tmp_path / "none", where="age > 3")
 
 
+def test_who_is_not_learnt_from_is_counted(records, tmp_path):
+    some = {"subject_id": [500, 501, 502], "time": [None] * 3, "code": ["SEX//F"] * 3, "numeric_value": [None] * 3}
+    alone = pl.DataFrame(some, schema=records.schema)
+    rare = alone.with_columns(pl.lit(records["time"].max()).alias("time"), code=pl.lit("RARE"))
+    found = generate(pl.concat([records, alone, rare.with_columns(pl.col("subject_id") + 9)]), 20, tmp_path / "new")
+    assert found["without"] == 6
+    assert found["learnt_from"] == 120
+    assert not pl.read_parquet(tmp_path / "new/data/0.parquet")["code"].is_in(["RARE"]).any()
+
+
 def test_too_few_patients_are_refused(records, tmp_path):
     with pytest.raises(UserError, match="5 patients"):
         generate(records.filter(pl.col("subject_id") < 5), 10, tmp_path / "few")

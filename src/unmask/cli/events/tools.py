@@ -129,6 +129,10 @@ def generate(
         f"learnt from {found['learnt_from']:,} patients; {found['left_out']:,} codes of fewer than {found['least']} "
         "patients are left out",
     ]
+    if found["without"]:
+        lines.append(f"{found['without']:,} patients have no event at a time that may be drawn: not learnt from")
+    if found["repeats"]:
+        lines.append(f"{found['repeats']:,} events stand again at their time stamp: of these one is drawn")
     lines += [f"{found['drawn']:,} drawn for these that meet the conditions"] if found["conditions"] else []
     lines += [f"condition {term!r}: {first_of(codes)}" for term, codes in found["conditions"].items()]
     return Result(found, lines)

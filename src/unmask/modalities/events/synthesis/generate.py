@@ -49,7 +49,9 @@ def generate(
 
     Returns:
         out, rows (patients), events, codes, learnt_from (patients), drawn (patients, of whom `rows` met them),
-        left_out (codes that too few patients have), repeats, conditions (each with the codes that it was taken for).
+        left_out (codes that too few patients have), without (patients who have no event at a time that may be drawn:
+        nothing is learnt from them), repeats (events that stand again at a time stamp, drawn once), conditions (each
+        with the codes that it was taken for).
 
     Raises:
         UserError: too few patients; a condition that names no code, or that too few of those drawn meet.
@@ -98,6 +100,7 @@ def generate(
         "drawn": drawn,
         "left_out": len(sequences.left_out),
         "least": LEAST,
+        "without": sequences.without,
         "repeats": sequences.repeats,
         "conditions": meant,
     }

@@ -38,6 +38,7 @@ class Sequences:
         decimals: (codes,) of its values.
         unit: what all times are multiples of, in microseconds.
         left_out: codes of fewer than `LEAST` patients.
+        without: patients who have no event at a time that may be drawn; nothing is learnt from them.
         repeats: events that stand a second time at one time stamp, which are not learnt.
     """
 
@@ -56,6 +57,7 @@ class Sequences:
     decimals: np.ndarray
     unit: int
     left_out: list[str]
+    without: int
     repeats: int
 
     def __len__(self) -> int:
@@ -138,6 +140,7 @@ def sequences_of(events: Events, subjects: np.ndarray) -> Sequences:
         decimals=decimals,
         unit=next(unit for unit in UNITS if (when % unit == 0).mean() > 0.999),
         left_out=[vocabulary.codes[i] for i in few],
+        without=len(parts) - len(drawable),
         repeats=len(here) - int(present.sum()),
     )
 
