@@ -66,14 +66,14 @@ def test_wrong_times_and_values_are_seen(real, others):
     )
     found = compare(slower, real, held_out=others)
     assert found["gap_distance"] > 0.3
-    assert "Off: values" in str(found)
+    assert "Off: distance of values" in str(found)
     assert found["value_distance"] == pytest.approx(3, abs=0.5)
 
 
 def test_copies_are_found(real, others):
     found = compare(real, real, held_out=others)
     assert found["nearer_training"] > 0.75
-    assert "Off: distance to learnt, share nearer to learnt" in str(found)
+    assert "Off: nearest learnt patient, share nearer to learnt" in str(found)
     assert found["nearest_training"] < 1e-5 < found["ceiling"]["nearest_training"]
 
 

@@ -163,9 +163,8 @@ class Network(nn.Module):
                 last.bias.zero_()
             self.by_pace.weight.zero_()
 
-    def hidden(self, x: Tensor, gap: Tensor) -> Tensor:
-        """Of the summary and the gap that led here."""
-        state = self.trunk(x)
+    def hidden(self, state: Tensor, gap: Tensor) -> Tensor:
+        """Of the summary, as the trunk has it, and the gap that led here."""
         return torch.cat([self.mix(state + self.of_gap(gap)), state], 1)
 
     def gaps(self, x: Tensor, state: Tensor) -> Tensor:
@@ -188,7 +187,7 @@ class Network(nn.Module):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Sums over rows of gaps, codes and values; (rows, codes) standardised errors of the values, NaN without."""
         state = self.trunk(x)
-        mixed = torch.cat([self.mix(state + self.of_gap(gap)), state], 1)
+        mixed = self.hidden(state, gap)
         first = gap == self.of_gap.num_embeddings - 1
         found = {"gap": F.cross_entropy(self.gaps(x, state)[~first], gap[~first], reduction="sum")}
         logits = self.codes(mixed, own) + present @ (self.code_code * self.lower).T
@@ -347,7 +346,8 @@ class Generator:
         least, events = self.gaps.least[:-1], list[tuple[np.ndarray, ...]]()
         while len(who):
             own = self._own(state, plan)
-            mixed = network.hidden(torch.from_numpy(self.summary.of(state, plan, planned)), torch.from_numpy(gap))
+            x = torch.from_numpy(self.summary.of(state, plan, planned))
+            mixed = network.hidden(network.trunk(x), torch.from_numpy(gap))
             logits = network.codes(mixed, torch.from_numpy(own)).numpy()
             last = (state.visits + 1 >= plan.visits)[:, None]
             logits[own[:, 0] > 0] = CERTAIN

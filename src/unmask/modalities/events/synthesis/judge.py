@@ -31,56 +31,24 @@ SAME = 0.05
 
 MEANINGS = {
     "prevalence_error": Meaning(
-        "error of prevalence",
-        LOWER,
-        0,
-        "Share of the patients who have a code: mean absolute error over codes.",
-        "prevalence",
+        "error of prevalence", LOWER, 0, "Share of the patients who have a code: mean absolute error over codes."
     ),
     "correlation_gap": Meaning(
-        "gap of correlations",
-        LOWER,
-        0,
-        "Correlation of how often two codes come: mean absolute error over pairs.",
-        "correlations",
+        "gap of correlations", LOWER, 0, "Correlation of how often two codes come: mean absolute error over pairs."
     ),
     "gap_distance": Meaning(
-        "distance of gaps",
-        LOWER,
-        0,
-        "Time between one time stamp and the next: Kolmogorov-Smirnov distance.",
-        "gaps",
+        "distance of gaps", LOWER, 0, "Time between one time stamp and the next: Kolmogorov-Smirnov distance."
     ),
-    "events_distance": Meaning(
-        "distance of events", LOWER, 0, "Events per patient: Kolmogorov-Smirnov distance.", "events"
-    ),
+    "events_distance": Meaning("distance of events", LOWER, 0, "Events per patient: Kolmogorov-Smirnov distance."),
     "value_distance": Meaning(
-        "distance of values",
-        LOWER,
-        0,
-        "Wasserstein distance of values in their code's deviations, mean over codes.",
-        "values",
+        "distance of values", LOWER, 0, "Wasserstein distance of values in their code's deviations, mean over codes."
     ),
     "nearest_training": Meaning(
-        "nearest learnt patient",
-        HIGHER,
-        1,
-        "Median cosine distance of a new patient's codes to the nearest.",
-        "distance to learnt",
+        "nearest learnt patient", HIGHER, 1, "Median cosine distance of a new patient's codes to the nearest."
     ),
-    "nearest_held_out": Meaning(
-        "nearest other patient",
-        HIGHER,
-        1,
-        "The same, to as many that nothing was learnt of.",
-        "distance to others",
-    ),
+    "nearest_held_out": Meaning("nearest other patient", HIGHER, 1, "The same, to as many that nothing was learnt of."),
     "nearer_training": Meaning(
-        "share nearer to learnt",
-        "near 0.5",
-        0.5,
-        "Of the new patients, those nearer to a learnt one: 1 are copies.",
-        "share nearer to learnt",
+        "share nearer to learnt", "near 0.5", 0.5, "Of the new patients, those nearer to a learnt one: 1 are copies."
     ),
 }
 
@@ -147,7 +115,7 @@ class SyntheticPatients(Printed, dict[str, Any]):
             if key in self:
                 ceiling, floor = (self.get(end, {}).get(key) for end in ("ceiling", "floor"))
                 group, words = _verdict(key, self[key], ceiling, floor, (self["rows"], self["real"]))
-                groups.setdefault(group, []).append(m.short)
+                groups.setdefault(group, []).append(m.label)
                 rows.append((m.label, self[key], ceiling, floor, words, m.better, m.sentence))
         sentences = [f"{group}: {', '.join(groups[group])}" for group in VERDICTS if group in groups]
         notes = ["ceiling: other real patients; floor: real patients, each code shuffled alone", *sentences]
