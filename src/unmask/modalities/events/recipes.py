@@ -367,23 +367,9 @@ def check_outcome_read(settings: OutcomeSettings, kind: str, *, own_splits: bool
 OURS: Mapping[str, Any] = {}
 ASK: Mapping[str, Any] = {"questions": 16}
 """Ours, and questions about what is to come (EveryQuery, arXiv 2603.07900): what `unmask ask` needs."""
-BEHRT = {
-    "structure": "behrt",
-    "architecture": "in_place",
-    "width": 288,
-    "layers": 6,
-    "heads": 12,
-    "inner": 512,
-    "slots": 128,
-    "ratio": 0.15,
-    "ratio_from": None,
-    "hide": "event",
-    "mask": 0.8,
-    "random": 0.1,
-    "keep": 0.1,
-    "value_weight": 0.0,
-    "time_weight": 0.0,
-}
+BEHRT: dict[str, Any] = {"structure": "behrt", "architecture": "in_place", "width": 288, "layers": 6, "heads": 12}
+BEHRT |= {"inner": 512, "slots": 128, "ratio": 0.15, "ratio_from": None, "hide": "event", "mask": 0.8, "random": 0.1}
+BEHRT |= {"keep": 0.1, "value_weight": 0.0, "time_weight": 0.0}
 """Li et al. 2020: 15 % of the codes, 80/10/10. 128 slots, where the original has 64 to 100."""
 MEDBERT = BEHRT | {"structure": "medbert", "width": 192, "heads": 6, "inner": 64, "slots": 512, "ratio": 1e-6}
 """Rasmy et al. 2021, config.json: one code a patient (the ratio rounds to none, and at least one is always hidden)."""

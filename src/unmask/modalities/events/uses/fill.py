@@ -24,16 +24,8 @@ from unmask.modalities.events.records.meds import DEATH, STATIC, Events
 from unmask.modalities.events.records.vocabulary import FIRST
 from unmask.modalities.events.uses.folder import EventFolder
 
-SCHEMA: dict[str, Any] = {
-    "subject_id": pl.Int64,
-    "kind": pl.String,
-    "time": pl.Datetime("us"),
-    "code": pl.String,
-    "probability": pl.Float64,
-    "value": pl.Float64,
-    "low": pl.Float64,
-    "high": pl.Float64,
-}
+SCHEMA: dict[str, Any] = {"subject_id": pl.Int64, "kind": pl.String, "time": pl.Datetime("us"), "code": pl.String}
+SCHEMA |= dict.fromkeys(("probability", "value", "low", "high"), pl.Float64)
 
 
 def quantiles(folder: EventFolder, code: int, location: float, log_variance: float, level: float) -> list[float]:

@@ -390,23 +390,16 @@ class EventModel(Usable):
         if isinstance(target, NumberTarget) and target.rule is not None:
             predicted = (target.rule.of(histories, points) - target.centre) / target.spread
             results[target.rule.name] = scored(target, points, predicted[:, None], seed=seed)
-        found = {
-            "kind": target.kind,
-            "rows": len(points),
-            "points": len(points),
-            "patients": len(np.unique(points.subject)),
+        found = {"kind": target.kind, "rows": len(points), "points": len(points), "outside": points.outside}
+        found |= {"patients": len(np.unique(points.subject)), "trained": trained, "split": split, "results": results}
+        found |= {
             "without_events": int(without_events(events, points).sum()),
             "after_death": int(after_death(events, points).sum()),
-            "outside": points.outside,
             "unseen_classes": unseen_classes(target, points),
-            "trained": trained,
-            "split": split,
-            "results": results,
             "warnings": [] if warning is None else [warning],
             "subgroups": by_subgroup(histories, points, target, p),
-            **copied,
         }
-        return JudgedFigures(found, judged_shown)
+        return JudgedFigures(found | copied, judged_shown)
 
     def probabilities(self, histories: Histories, points: Labels) -> tuple[Target, np.ndarray]:
         """What is predicted of the points, and (points, outputs) of it."""
