@@ -151,11 +151,7 @@ def alike(*sets: ImageSet, near: bool = True) -> Alike:
     same = copies(*sets)
     if same is None or not near:
         return Alike(same, np.zeros((0, 2), np.int64))
-    every = (
-        (pixels, None if images.missing is None else images.missing[n])
-        for images in sets
-        for n, pixels in enumerate(images.pixels)
-    )
+    every = ((p, None if one.missing is None else one.missing[n]) for one in sets for n, p in enumerate(one.pixels))
     return _with_near(same, every)
 
 

@@ -68,14 +68,9 @@ def scores(confusion: np.ndarray, border: np.ndarray) -> dict[str, np.ndarray]:
     (..., classes, 4)."""
     right = np.diagonal(confusion, axis1=-2, axis2=-1)
     true, found = confusion.sum(-1), confusion.sum(-2)
-    precision, recall = _ratio(border[..., 0], border[..., 1]), _ratio(border[..., 2], border[..., 3])
-    both = np.nan_to_num(precision) + np.nan_to_num(recall)
+    precision, recall = (np.nan_to_num(_ratio(border[..., k], border[..., k + 1])) for k in (0, 2))
     there = (border[..., 1] + border[..., 3]) > 0
-    f = np.where(
-        there,
-        np.where(both > 0, 2 * np.nan_to_num(precision) * np.nan_to_num(recall) / np.maximum(both, 1e-12), 0),
-        np.nan,
-    )
+    f = np.where(there, 2 * precision * recall / np.maximum(precision + recall, 1e-12), np.nan)
     return {"dice": _ratio(2 * right, true + found), "iou": _ratio(right, true + found - right), "border_f": f}
 
 

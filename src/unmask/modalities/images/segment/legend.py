@@ -146,7 +146,7 @@ def legend_of(
     rare = [v for v in values if counts[v] < RARE * total]
     in_order = values == list(range(values[0], values[0] + len(values))) and values[0] in (0, 1)
     if len(values) > MOST_CLASSES or (len(rare) > MOST_RARE and not in_order):
-        raise _too_many(holding, counts, values, rare, kind, where, in_order)
+        raise _too_many(holding, values, rare, kind, where, in_order)
     if len(values) < 2:
         raise UserError(
             f"{where}: all pixels are of one class ({first_of([value_name(v, kind) for v in values])})",
@@ -157,27 +157,22 @@ def legend_of(
 
 
 def _too_many(
-    holding: Mapping[str, Counter[int]],
-    counts: Counter[int],
-    values: Sequence[int],
-    rare: Sequence[int],
-    kind: Kind,
-    where: str,
-    in_order: bool,
+    held: Mapping[str, Counter[int]], values: Sequence[int], rare: Sequence[int], kind: Kind, where: str, ordered: bool
 ) -> UserError:
+    counts = sum(held.values(), Counter[int]())
     total = sum(counts.values())
     often = sorted(values, key=lambda v: -counts[v])[:5]
     listed = ", ".join(f"{value_name(v, kind)} {counts[v] / total:.1%}" for v in often)
     what = f"{where}: {len(values):,} {'colours' if kind == 'colours' else 'values'} ({listed}, ...)"
-    if (in_order and sum(counts[v] for v in often) < 0.98 * total) or (kind == "numbers" and max(values) > VOID):
+    if (ordered and sum(counts[v] for v in often) < 0.98 * total) or (kind == "numbers" and max(values) > VOID):
         return UserError(
             f"{what}: more than {MOST_CLASSES} classes",
             hint="Where each object has a number of its own, save which pixels are in any: (mask > 0) as 0 and 255.",
         )
-    mixed = [name for name, own in holding.items() if not own.keys().isdisjoint(rare)]
+    mixed = [name for name, own in held.items() if not own.keys().isdisjoint(rare)]
     return UserError(
         f"{what}: {len(rare):,} of them make up less than {RARE:.1%} each, as of smoothed borders or JPEG; they are in "
-        f"the masks of {len(mixed):,} of {len(holding):,} pictures: {first_of(mixed, 10)}",
+        f"the masks of {len(mixed):,} of {len(held):,} pictures: {first_of(mixed, 10)}",
         hint="Save masks with one value per class: without antialiasing, as PNG or TIFF; or give every pixel the "
         "nearest of the frequent values first.",
     )

@@ -348,7 +348,5 @@ def _of_files(holding: Mapping[str, Counter[int]], classes: Sequence[str], where
 
 def shares(masks: Sequence[np.ndarray], legend: Legend) -> list[float]:
     """Of each class, its share of the pixels that have one."""
-    counts = np.zeros(len(legend.names))
-    for mask in masks:
-        counts += np.bincount(mask[mask >= 0], minlength=len(counts))
+    counts = np.sum([np.bincount(mask[mask >= 0], minlength=len(legend.names)) for mask in masks], 0)
     return (counts / max(counts.sum(), 1)).tolist()

@@ -52,10 +52,8 @@ class Averaged(nn.Module):
 def class_weights(scenes: Sequence[Scene], classes: int, most: float) -> Float[Tensor, " classes"]:
     """Of each class the inverse root of its share, at most `most` times that of the most frequent; mean over the pixels
     1."""
-    counts = np.zeros(classes)
-    for scene in scenes:
-        assert scene.mask is not None
-        counts += np.bincount(scene.mask[scene.mask >= 0], minlength=classes)
+    masks = [scene.mask for scene in scenes if scene.mask is not None]
+    counts = np.sum([np.bincount(mask[mask >= 0], minlength=classes) for mask in masks], 0)
     weight = np.minimum(np.sqrt(counts.max() / np.maximum(counts, 1)), most)
     weight *= counts.sum() / (weight * counts).sum()
     return torch.from_numpy(weight.astype(np.float32))
