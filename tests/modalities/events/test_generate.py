@@ -62,6 +62,9 @@ def test_patients_are_valid_and_like_the_records(records, tmp_path):
     assert timed.agg(FIRST_LAST)["code"].all()
     after = frame.join(frame.filter(pl.col("code") == DEATH).select("subject_id", died="time"), on="subject_id")
     assert not (after["time"] > after["died"]).any()
+    visits = frame.filter(pl.col("code").is_in(["A", "B"])).select("subject_id", "time").unique(maintain_order=True)
+    gaps = visits.select(pl.col("time").diff().over("subject_id")).drop_nulls()["time"].dt.total_days()
+    assert set(gaps) == {30}  # as in the records, also of those that would have gone on for too long
     values = frame.filter(pl.col("code") == "A")["numeric_value"]
     assert values.max() < 14
     assert abs(values.mean() - 10) < 0.5
@@ -133,3 +136,12 @@ def test_a_code_that_few_have_once_is_drawn(having):
     bins = Bins(count, 6)
     drawn = bins.draw(bins.level(count), np.random.default_rng(0))
     assert np.array_equal(np.rint(drawn), count)
+
+
+def test_values_are_drawn_as_they_are_spread():
+    rng = np.random.default_rng(0)
+    count = np.where(rng.random(2000) < 0.1, 0, np.rint(rng.lognormal(1, 1, 2000) + 1))
+    bins = Bins(count, 10)
+    drawn = np.rint(bins.draw(bins.level(count), rng))
+    assert (drawn == 0).sum() == (count == 0).sum()
+    assert abs(drawn.mean() / count.mean() - 1) < 0.03

@@ -301,7 +301,6 @@ class Generator:
                 if waited == PATIENCE:
                     break
         network.load_state_dict(kept)
-        self.steps, self.held_out_loss = step + 1, best
         self.errors = np.zeros((codes, len(LEVELS)), np.float32)
         for i, of_code in enumerate(self._judged(parts[0], most=60_000)[1].T):
             known = of_code[np.isfinite(of_code)]

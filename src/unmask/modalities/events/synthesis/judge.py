@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,8 @@ class SyntheticPatients(Printed, dict[str, Any]):
                 group, words = _verdict(key, self[key], ceiling, floor, (self["rows"], self["real"]))
                 groups.setdefault(group, []).append(m.label)
                 rows.append((m.label, self[key], ceiling, floor, words, m.better, m.sentence))
-        sentences = [f"{group}: {', '.join(groups[group])}" for group in VERDICTS if group in groups]
+        lines = [f"{group}: {', '.join(groups[group])}" for group in VERDICTS if group in groups]
+        sentences = [part for line in lines for part in wrap(line, 100, subsequent_indent="  ")]
         notes = ["ceiling: other real patients; floor: real patients, each code shuffled alone", *sentences]
         return Shown(
             title=f"{self['rows']:,} new patients beside {self['real']:,} real ones",
