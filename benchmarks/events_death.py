@@ -113,29 +113,30 @@ def measured(folder: Path, splits: int) -> np.ndarray:
     return points.value
 
 
-Areas = dict[str, dict[int, np.ndarray]]
-"""Of each model and split (2, 1 + draws) AUROC and AUPRC: first as it is, then of resampled patients."""
+Areas = dict[str, dict[tuple[int, int], np.ndarray]]
+"""Of each model, split and subset of the labels (2, 1 + draws) AUROC and AUPRC: first as it is, then of resampled
+patients."""
 
 
 def areas(folder: Path, y: np.ndarray, share: float, times: np.ndarray) -> Areas:
-    """Means over the subsets of the labels. A patient that is drawn twice is twice in every test part it is in."""
+    """A patient that is drawn twice is twice in every test part it is in."""
     from unmask.evaluation.resampling import auroc_auprc
 
-    found: dict[str, dict[int, list[np.ndarray]]] = {}
+    found: Areas = {}
     for file in sorted(folder.glob("*.npz")):
-        split, of, *_ = file.stem.split("-")
+        split, of, subset, _ = file.stem.split("-")
         if float(of) != share:
             continue
         test = parts(int(split), len(y))[1]
         with np.load(file) as said:
             for name in said:
                 here = auroc_auprc(y[test], said[name], times[:, test])
-                found.setdefault(name, {}).setdefault(int(split), []).append(here)
-    return {name: {k: np.mean(v, 0) for k, v in by.items()} for name, by in found.items()}
+                found.setdefault(name, {})[int(split), int(subset)] = here
+    return found
 
 
 def gap(found: Areas, one: str, other: str) -> tuple[str, str]:
-    """AUROC and AUPRC of one less those of another, on the splits that have both, with intervals over patients."""
+    """AUROC and AUPRC of one less those of another, where both were measured, with intervals over patients."""
     both = found[one].keys() & found[other].keys()
     gaps = np.mean([found[one][k] - found[other][k] for k in sorted(both)], 0)
     auroc, auprc = (f"{g[0]:+.3f} ({{:+.3f}} to {{:+.3f}})".format(*np.quantile(g[1:], [0.025, 0.975])) for g in gaps)
@@ -144,6 +145,10 @@ def gap(found: Areas, one: str, other: str) -> tuple[str, str]:
 
 def tables(folder: Path, y: np.ndarray) -> list[Table]:
     """One per share of the labels; then what pretraining adds."""
+
+    def splits(by: dict[tuple[int, int], np.ndarray]) -> str:
+        return str(len({split for split, _ in by}))
+
     rng, count, out, added = np.random.default_rng(0), len(y), [], []
     drawn = (np.bincount(rng.integers(0, count, count), minlength=count) for _ in range(DRAWS))
     times = np.stack([np.ones(count, np.int64), *drawn])
@@ -152,10 +157,10 @@ def tables(folder: Path, y: np.ndarray) -> list[Table]:
         for name, by in sorted(found.items(), key=lambda one: -np.mean([v[1, 0] for v in one[1].values()])):
             means = (f"{v:.3f}" for v in np.mean([v[:, 0] for v in by.values()], 0))
             less = ("", "") if name == OURS else gap(found, OURS, name)
-            rows.append((name, str(len(by)), *means, *less))
+            rows.append((name, splits(by), *means, *less))
             if name.endswith(PRETRAINED):
                 scratch = name.replace(PRETRAINED, SCRATCH)
-                added.append((of, name.removesuffix(f", {PRETRAINED}"), str(len(by)), *gap(found, name, scratch)))
+                added.append((of, name.removesuffix(f", {PRETRAINED}"), splits(by), *gap(found, name, scratch)))
         columns = ("splits", f"AUROC, {share:.0%}", f"AUPRC, {share:.0%}", "AUROC, ours less it", "AUPRC, ours less it")
         out.append(Table(columns=(of, *columns), rows=tuple(rows)))
     columns = ("labels", "pretrained less scratch", "splits", "AUROC", "AUPRC")
