@@ -61,6 +61,10 @@ ANYWHERE = frozenset(
 META = "meta.lastUpdated"
 _OCCURRED = ("performedDateTime", "performedPeriod", "occurrenceDateTime", "occurrencePeriod")
 _MEDICATION = ("medicationCodeableConcept", "medication.concept", "medicationReference", "medication.reference")
+_RECORDED: dict[str, Any] = {
+    "times": ("recordedDate", "assertedDate", META),
+    "onset": ("onsetDateTime", "onsetPeriod.start"),
+}
 _DONE: dict[str, tuple[object, ...]] = {
     "notDone": (False,),
     "notGiven": (False,),
@@ -78,18 +82,8 @@ KINDS: Mapping[str, Kind] = {
             "discontinued",
         ),
     ),
-    "Condition": Kind(
-        prefix="CONDITION",
-        times=("recordedDate", "assertedDate", META),
-        onset=("onsetDateTime", "onsetPeriod.start"),
-        encounter=True,
-    ),
-    "AllergyIntolerance": Kind(
-        prefix="ALLERGY",
-        times=("recordedDate", "assertedDate", META),
-        onset=("onsetDateTime", "onsetPeriod.start"),
-        encounter=True,
-    ),
+    "Condition": Kind(prefix="CONDITION", encounter=True, **_RECORDED),
+    "AllergyIntolerance": Kind(prefix="ALLERGY", encounter=True, **_RECORDED),
     "Procedure": Kind(
         prefix="PROCEDURE", times=("recorded", *_OCCURRED, META), statuses=("in-progress", "completed"), happened=_DONE
     ),
