@@ -1,6 +1,7 @@
 """Two choices of `finetune segment`: crops that are not resampled, and a threshold of two classes.
 
     python benchmarks/images_segment_choices.py --work DIR --out results.jsonl [--data membrane,cells,fields]
+        [--steps 220] [--shares 0,0.5]
     python benchmarks/images_segment_choices.py --out results.jsonl --sheet COMMIT
 
 Data, the first split of it and pretrained models (DIR) are those of `images_segment.py`. Two pictures are learnt from
@@ -32,7 +33,7 @@ SHARES = (0.0, 0.5)
 GRID = np.round(np.arange(0.1, 0.91, 0.05), 2)
 
 
-def tuned(name: str, work: Path, share: float) -> tuple[Any, list[Any], list[int]]:
+def tuned(name: str, work: Path, share: float, steps: int) -> tuple[Any, list[Any], list[int]]:
     """(model, all pictures with masks, numbers of those that were learnt from)."""
     from unmask.modalities.images.segment import crops
     from unmask.modalities.images.uses.segment import finetune_segment
@@ -44,7 +45,7 @@ def tuned(name: str, work: Path, share: float) -> tuple[Any, list[Any], list[int
     learnt = images_segment.split_of(0)[1][:LABELLED]
     pictures, masks = ([every[n][part] for n in learnt] for part in (0, 1))
     with tempfile.TemporaryDirectory() as out:
-        how: dict[str, Any] = {"holdout": 0.0, "seed": 0, "console": False, "steps": STEPS}
+        how: dict[str, Any] = {"holdout": 0.0, "seed": 0, "console": False, "steps": steps}
         run = finetune_segment(str(folder), pictures, Path(out, "m"), masks=masks, **how)
     return run.model, every, learnt
 
@@ -71,17 +72,17 @@ def of_thresholds(chances: list[np.ndarray], truths: list[np.ndarray]) -> dict[s
     return found | {"chosen_low": float(min(chosen)), "chosen_high": float(max(chosen))}
 
 
-def measured(name: str, work: Path, share: float) -> dict[str, Any]:
+def measured(name: str, work: Path, share: float, steps: int) -> dict[str, Any]:
     from unmask.modalities.images.segment.figures import counted, mean_of, scores
 
     began = cpu()
-    model, every, learnt = tuned(name, work, share)
+    model, every, learnt = tuned(name, work, share, steps)
     chances = {n: model.probabilities([every[n][0]])[0] for n in range(len(every)) if n not in learnt}
     classes = len(model.names)
     held = images_segment.split_of(0)[0]
     parts = [counted(every[n][1].astype(np.int16), chances[n].argmax(0), classes) for n in held]
     of = scores(sum(p.confusion for p in parts), sum(p.border for p in parts))
-    row: dict[str, Any] = {"data": name, "share": share} | {k: float(mean_of(v)) for k, v in of.items()}
+    row: dict[str, Any] = {"data": name, "share": share, "steps": steps} | {k: float(mean_of(v)) for k, v in of.items()}
     if share and name != "fields":
         last = [chances[n][-1] for n in chances]
         row["thresholds"] = of_thresholds(last, [(every[n][1] == classes - 1).astype(np.int64) for n in chances])
@@ -92,14 +93,16 @@ def write_sheet(since: str, rows: list[dict[str, Any]]) -> None:
     from sheets import FOLDER, Sheet, Table, processor, processor_line, written
 
     commit = subprocess.run(["git", "rev-parse", since], capture_output=True, text=True, check=True).stdout.strip()
-    by = {(r["data"], r["share"]): r for r in rows}
+    by = {(r["data"], r.get("steps", STEPS), r["share"]): r for r in rows}
+    runs = list(dict.fromkeys((name, steps) for name, steps, _ in by))
+
+    def shown(name: str, steps: int, share: float, figure: str) -> str:
+        found = by.get((name, steps, share))
+        return "" if found is None else f"{found[figure]:.3f}"
+
     crops = tuple(
-        (
-            name,
-            *(f"{by[name, s]['dice']:.3f}" for s in SHARES),
-            *(f"{by[name, s]['border_f']:.3f}" for s in SHARES),
-        )
-        for name in images_segment.DATA
+        (f"{name}, {steps} steps", *(shown(name, steps, share, f) for f in ("dice", "border_f") for share in SHARES))
+        for name, steps in runs
     )
     thresholds = tuple(
         (
@@ -114,9 +117,10 @@ def write_sheet(since: str, rows: list[dict[str, Any]]) -> None:
     sheet = Sheet(
         name="images-segment-choices",
         title="Crops as they are, and a threshold of two classes",
-        says=f"The first split, {LABELLED} labelled pictures, {STEPS} steps each, pretrained; means over classes. A "
+        says=f"The first split, {LABELLED} labelled pictures, pretrained; means over classes. A "
         f"threshold chosen on {CHOSEN_ON} pictures with masks, judged on the others; of cells for their border.",
-        command="python benchmarks/images_segment_choices.py --work DIR --out results.jsonl",
+        command="python benchmarks/images_segment_choices.py --work DIR --out results.jsonl; with --data cells "
+        "--steps 385 --shares 0.5",
         commit=commit,
         date=str(date.today()),
         processor=processor_line(processor()),
@@ -145,6 +149,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("segment-work"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", default=",".join(images_segment.DATA))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--shares", default=",".join(map(str, SHARES)))
     parser.add_argument("--sheet", metavar="COMMIT", help="Write docs/results/images-segment-choices.json.")
     args = parser.parse_args()
     rows = images_segment.read_rows(args.out)
@@ -153,11 +159,11 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     os.makedirs(args.work, exist_ok=True)
-    done = {(r["data"], r["share"]) for r in rows}
+    done = {(r["data"], r["share"], r.get("steps", STEPS)) for r in rows}
     for name in args.data.split(","):
-        for share in SHARES:
-            if (name, share) not in done:
-                found = measured(name, args.work, share)
+        for share in map(float, args.shares.split(",")):
+            if (name, share, args.steps) not in done:
+                found = measured(name, args.work, share, args.steps)
                 print(json.dumps(found), flush=True)
                 with args.out.open("a") as file:
                     file.write(json.dumps(found) + "\n")
