@@ -102,7 +102,7 @@ def main() -> None:
                 *tables,
                 title="New patients beside real ones",
                 says=f"{SAYS}{says}",
-                command="python benchmarks/events_synthetic.py --sheet",
+                command=f"python benchmarks/events_synthetic.py --data {' '.join(given.data)} --sheet",
                 processor=given.processor,
                 seeds="one",
                 sources="src/unmask/modalities/events/synthesis",
