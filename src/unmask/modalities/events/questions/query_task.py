@@ -91,8 +91,8 @@ def _items(predicate: Predicate, vocabulary: Vocabulary, why: list[str]) -> list
         why.append(f"{predicate.name} has two bounds")
     side = ""
     if predicate.least is not None:
-        side = f" >{'=' * predicate.least_inclusive} {np.float32(predicate.least):.9g}"
+        side = f" >{'=' * predicate.least_inclusive} {np.float32(predicate.least)!s}"
     elif predicate.most is not None:
-        side = f" <{'=' * predicate.most_inclusive} {np.float32(predicate.most):.9g}"
+        side = f" <{'=' * predicate.most_inclusive} {np.float32(predicate.most)!s}"
     hit = matching(predicate, vocabulary.codes)
     return [f'"{code}"{side}' for code, there in zip(vocabulary.codes, hit, strict=True) if there and '"' not in code]
