@@ -8,6 +8,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.events import compare
+from unmask.modalities.events.synthesis.judge import SyntheticPatients
 
 DAY = 24 * 3_600_000_000
 FIGURES = ("prevalence_error", "correlation_gap", "gap_distance", "events_distance", "value_distance")
@@ -88,3 +89,9 @@ def test_patients_held_out_are_not_those_learnt_from(real, others):
         compare(others, real, held_out=real)
     with pytest.raises(UserError, match="5 new patients"):
         compare(hospital(5, 0), real, held_out=others)
+
+
+@pytest.mark.parametrize(("patients", "words"), [(2000, "nearer than by chance"), (200, "no nearer")])
+def test_what_is_nearer_than_by_chance_depends_on_how_many_are_compared(patients: int, words: str):
+    found = SyntheticPatients(rows=patients, real=patients, nearer_training=0.539, ceiling={}, floor={})
+    assert words in str(found.shown().rows[0])

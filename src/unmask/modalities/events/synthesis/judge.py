@@ -25,8 +25,6 @@ CODES = 500
 """The most frequent codes, between which correlations and distances are taken."""
 VALUES = 20
 """Values that a code must have on both sides to be compared."""
-COPIED = 0.05
-"""Share of the new patients, beyond half, that may be nearer to those learnt from by chance."""
 SAME = 0.05
 """Share of the held-out patients that may be found among the others, as records of a few events are by chance."""
 
@@ -143,7 +141,8 @@ def _verdict(
     good, near, far, off = VERDICTS
     m, chance = MEANINGS[key], 1.36 * float(np.sqrt(sum(1 / n for n in patients)))  # Kolmogorov-Smirnov, 5 %
     if key == "nearer_training":
-        return (off, "copies, or close to them") if value > 0.5 + COPIED else (good, "no nearer than to others")
+        by_chance = value <= 0.5 + patients[0] ** -0.5  # two standard errors
+        return (good, "no nearer than to others") if by_chance else (off, "nearer than by chance; 1 are copies")
     if m.better == HIGHER:
         copied = ceiling is not None and value < ceiling / 2
         return (off, "much nearer than real patients are") if copied else (good, "as far as real patients are")
