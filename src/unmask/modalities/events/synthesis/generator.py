@@ -33,13 +33,14 @@ PATIENCE = 4
 HELD_OUT = 0.1
 MOST_CELLS = 250_000_000
 """Numbers of the summaries that are held at once, two bytes each: of more records a sample is learnt from."""
-GAPS = 40
-PACE = 3
+GAPS, PACE = 40, 3
+"""Levels of the gap between time stamps, and features of how long gaps are to be."""
 SHORT = 0.7
 """Of the moving average of what came lately, the share that stays at each time stamp."""
 FREEDOM = 3.0
 """Of Student's t, by which values are learnt: a value that jumps moves little else."""
 CERTAIN = 100.0
+"""Log odds of what the plan says."""
 FAR = 3.1
 """Scores beyond it are not drawn: the last knots of the scale."""
 
