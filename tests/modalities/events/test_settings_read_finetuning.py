@@ -63,6 +63,8 @@ OTHER = {
 }
 BY_OTHER_TESTS = {"device", "most_unknown"}
 """Where there is one processor, and of codes that the model does not know: nothing changes here."""
+BESIDE: dict[str, dict] = {"precision": {"states": True}}
+"""Of the encoder, which is not read where summaries hold every code."""
 TUNE = {
     "epochs": 40,
     "least_steps": 60,
@@ -169,7 +171,9 @@ def test_a_setting_of_fine_tuning_changes_what_comes_of_it_or_is_refused(name, k
             found(home, tmp_path / "run", kind, {name: OTHER[name]})
         assert not (tmp_path / "run").exists()
     else:
-        assert found(home, tmp_path / "run", kind, {name: OTHER[name]}) != usual[kind]
+        more = BESIDE.get(name)
+        without = found(home, tmp_path / "without", kind, more) if more else usual[kind]
+        assert found(home, tmp_path / "run", kind, {**(more or {}), name: OTHER[name]}) != without
 
 
 @pytest.mark.parametrize("name", TUNE)
