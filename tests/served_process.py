@@ -21,7 +21,7 @@ class Serving:
 
     def __init__(self, *arguments: object, environment: Mapping[str, str] | None = None) -> None:
         words = [sys.executable, "-m", "unmask", "serve", *map(str, arguments), "--port", "0"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})}
         self.process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
@@ -68,7 +68,12 @@ class Serving:
                 for one in psutil.process_iter()
                 if one.pid in began | {self.process.pid}
             ]
-            raise AssertionError(f"30 s after signal {number}: {left}; it had begun {sorted(began)}") from error
+            open_ones = [f"{c.raddr} {c.status}" for c in psutil.Process(self.process.pid).net_connections()]
+            self.process.send_signal(signal.SIGABRT)  # at which it says where each thread is
+            stacks = self.process.communicate(timeout=30)[1]
+            raise AssertionError(
+                f"30 s after signal {number}: {left}; it had begun {sorted(began)}; connections: {open_ones}; {stacks}"
+            ) from error
         return self.process.returncode, said
 
     def workers(self) -> list[psutil.Process]:
