@@ -60,41 +60,14 @@ def main() -> None:
         for k in range(a.rounds):
             for which, source in (("before", a.before), ("now", ROOT / "src")):
                 model, outcome = folder / f"{which}-{k}", folder / f"{which}-{k}-outcome"
+                meds, labelled = folder / "meds", ["--labels", folder / "labels.parquet"]
                 plain = ["--set", "curve=false", "--set", "baselines=false"]
+                finetune = ["finetune", "outcome", model, meds, *labelled, *plain, "--out"]
+                without = ["--set", "boosting=0"] if which == "now" else []
                 for what, words in (
-                    (
-                        f"pretraining, {a.steps} steps",
-                        ["pretrain", "events", folder / "meds", "--out", model, "--steps", a.steps],
-                    ),
-                    (
-                        "fine-tuning",
-                        [
-                            "finetune",
-                            "outcome",
-                            model,
-                            folder / "meds",
-                            "--labels",
-                            folder / "labels.parquet",
-                            "--out",
-                            outcome,
-                            *plain,
-                        ],
-                    ),
-                    (
-                        "fine-tuning without boosting",
-                        [
-                            "finetune",
-                            "outcome",
-                            model,
-                            folder / "meds",
-                            "--labels",
-                            folder / "labels.parquet",
-                            "--out",
-                            f"{outcome}-2",
-                            *plain,
-                            *(["--set", "boosting=0"] if which == "now" else []),
-                        ],
-                    ),
+                    (f"pretraining, {a.steps} steps", ["pretrain", "events", meds, "--out", model, "--steps", a.steps]),
+                    ("fine-tuning", [*finetune, outcome]),
+                    ("fine-tuning without boosting", [*finetune, f"{outcome}-2", *without]),
                 ):
                     found.setdefault((what, which), []).append(measured(source, *map(str, words)))
                     print(what, which, found[what, which][-1], flush=True)
