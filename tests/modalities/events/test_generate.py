@@ -7,8 +7,10 @@ import polars as pl
 import pytest
 from test_meds_package import validate
 
+from unmask.cli import main
 from unmask.errors import UserError
 from unmask.modalities.events.records.meds import DEATH, read_meds
+from unmask.modalities.events.records.shards import write_meds
 from unmask.modalities.events.synthesis import generator
 from unmask.modalities.events.synthesis.generate import generate
 from unmask.modalities.events.synthesis.plan import Bins
@@ -145,3 +147,11 @@ def test_values_are_drawn_as_they_are_spread():
     drawn = np.rint(bins.draw(bins.level(count), rng))
     assert (drawn == 0).sum() == (count == 0).sum()
     assert abs(drawn.mean() / count.mean() - 1) < 0.03
+
+
+def test_the_command_says_how_to_judge_what_it_drew(records, tmp_path, capsys):
+    write_meds(records, tmp_path / "meds", name="some")
+    with pytest.raises(SystemExit) as end:
+        main(["events", "generate", f"{tmp_path}/meds", "--patients", "3", "--out", f"{tmp_path}/new"])
+    assert not end.value.code
+    assert f"unmask events compare {tmp_path}/new {tmp_path}/meds" in capsys.readouterr().out

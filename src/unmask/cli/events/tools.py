@@ -135,6 +135,7 @@ def generate(
         lines.append(f"{found['repeats']:,} events stand again at their time stamp: of these one is drawn")
     lines += [f"{found['drawn']:,} drawn for these that meet the conditions"] if found["conditions"] else []
     lines += [f"condition {term!r}: {first_of(codes)}" for term, codes in found["conditions"].items()]
+    lines.append(f"how near they are to real patients: unmask events compare {out} {data}")
     return Result(found, lines)
 
 
