@@ -9,6 +9,7 @@ A page says in comments what its blocks need:
                                    is not there the page's test is skipped, and says so
     <!-- tutorial -->              its blocks take minutes: `make docs-slow` runs them, whole and in an empty folder
     <!-- slow -->                  the next block takes long in a quick page: `make docs-slow` runs it, and those before
+    <!-- printed as shown -->      its blocks print, to the letter, what the text blocks behind them show
     <!-- not run: REASON -->       the next block cannot run in a test, and why
     <!-- no block is run: REASON -->
 """
@@ -68,6 +69,7 @@ class Page:
         files: names of functions of tests/docs/page_files.py.
         data: (path below the shared data, name of the folder in the page).
         tutorial: all of it is run by `make docs-slow`.
+        exact: what its blocks print is what it shows.
     """
 
     path: str
@@ -75,6 +77,7 @@ class Page:
     files: tuple[str, ...]
     data: tuple[tuple[str, str], ...]
     tutorial: bool
+    exact: bool
     blocks: tuple[Block, ...]
 
 
@@ -106,7 +109,8 @@ def read(path: str, text: str) -> Page:
     files = tuple(name for m in re.finditer(r"<!-- files: (.*?) -->", text) for name in m[1].split())
     data = tuple((m[1], m[2]) for m in re.finditer(r"<!-- data: (\S+) (\S+) -->", text))
     tutorial = "<!-- tutorial -->" in text
-    return Page(path=path, text=text, files=files, data=data, tutorial=tutorial, blocks=tuple(blocks))
+    exact = "<!-- printed as shown -->" in text
+    return Page(path=path, text=text, files=files, data=data, tutorial=tutorial, exact=exact, blocks=tuple(blocks))
 
 
 def all_pages() -> list[Page]:

@@ -161,7 +161,10 @@ def run_page(
     given = {path.name for path in tmp_path.iterdir() if path.is_dir()}
     with on_page(page, tmp_path, monkeypatch) as names:
         for block in blocks:
-            run(block, names, page, given)
+            with contextlib.redirect_stdout(io.StringIO()) if page.exact else contextlib.nullcontext() as out:
+                run(block, names, page, given)
+            if out is not None and block.output:
+                assert out.getvalue() == page.text[slice(*block.output)], f"{page.path}:{block.line}"
 
 
 @pytest.mark.docs
