@@ -185,6 +185,27 @@ def test_ready_is_a_round_trip_through_each_model_and_goes_off_and_on():
         assert ready() == (200, "")
 
 
+def test_a_busy_model_is_ready_until_its_work_takes_longer_than_an_answer_may():
+    began, go = threading.Event(), threading.Event()
+
+    def held(texts):
+        began.set()
+        go.wait(20)
+        return [len(text) for text in texts]
+
+    with running({"m": counting(held)}, limits=Limits(ready=0.3, seconds=4.0)) as server:
+        asked = threading.Thread(target=server.post, args=("/models/m/length", {"texts": ["long"]}))
+        asked.start()
+        began.wait(10)
+        at = time.monotonic()
+        status, found = server.get("/ready")
+        assert status == 200 or time.monotonic() - at > 3.5, found
+        time.sleep(max(0.0, at + 4.2 - time.monotonic()))
+        assert server.get("/ready")[0] == 503
+        go.set()
+        asked.join(10)
+
+
 def test_who_hangs_up_leaves_the_queue():
     seen, go = [], threading.Event()
 

@@ -134,13 +134,11 @@ class ServingEngine:
         """Nobody waits for an answer any more."""
         request.cancelled = True
 
-    def close(self) -> None:
-        """Answer what was taken, then end the threads; one that is stuck is left behind when all answers are late."""
-        until = time.monotonic() + self.limits.seconds
-        for (
-            name,
-            reader,
-        ) in self._readers.items():  # that of bodies which name a model first: it hands them to the others
+    def close(self, seconds: float | None = None) -> None:
+        """Answer what was taken, then end the threads; one that is stuck for so long is left behind. Default: until all
+        answers are late."""
+        until = time.monotonic() + (self.limits.seconds if seconds is None else seconds)
+        for name, reader in self._readers.items():  # first that of bodies which name a model: it hands them on
             self._arrived[name].put(None)
             reader.join(max(0.0, until - time.monotonic()))
         for lane in self._lanes.values():
@@ -158,10 +156,14 @@ class ServingEngine:
                     request.model = self._named(request.value, request.action)
                     self.submit(request)
                     continue
+                lane = self._lanes[request.model]
+                if request.action == PROBE and lane.busy():
+                    self.deliver([(request, Reply(200, b"{}"))])
+                    continue
                 work = self._read(request)
                 self._check(work)
                 if work.items:
-                    self._lanes[request.model].add(QueuedRequest(request, work))
+                    lane.add(QueuedRequest(request, work))
                 else:
                     self.deliver([(request, _finished(work, []))])
             except BaseException as error:  # a panic in a library is no Exception, and this thread reads on
@@ -229,8 +231,9 @@ class Lane:
         self._jobs: deque[QueuedRequest] = deque()
         self._ready = threading.Condition()
         self._closed = False
+        self._began = [0.0] * threads
         self._threads = [
-            threading.Thread(target=self._work, args=(threads,), name=f"{name}-{number}", daemon=True)
+            threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
             for number in range(threads)
         ]
         for thread in self._threads:
@@ -244,6 +247,11 @@ class Lane:
                 self._jobs.append(job)
             self._ready.notify()
 
+    def busy(self) -> bool:
+        """Whether every thread works on what somebody has asked, one of them for less than an answer may take: a probe
+        would only wait for it."""
+        return min(self._began) > 0 and time.monotonic() - max(self._began) < self.engine.limits.seconds
+
     def close(self, until: float) -> None:
         """Work on what is waiting, then end; at most until a time."""
         with self._ready:
@@ -252,14 +260,16 @@ class Lane:
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _work(self, threads: int) -> None:
-        if threads > 1:
+    def _work(self, number: int) -> None:
+        if len(self._began) > 1:
             import torch  # several threads of a core each, instead of one that shares its products out
 
             torch.set_num_threads(1)
         while (parts := self._next()) is not None:
             if parts:
+                self._began[number] = time.monotonic() if parts[0][0].request.action != PROBE else 0.0
                 self._run(parts)
+                self._began[number] = 0.0
 
     def _next(self) -> list[Part] | None:
         """Items for one batch: of the oldest job, and of those that may share it; None when all is done."""
@@ -359,6 +369,8 @@ def _json(request: ModelRequest, limits: Limits) -> Any:
     try:
         return orjson.loads(request.body)
     except orjson.JSONDecodeError as error:
+        if error.msg.startswith("Not enough memory"):
+            raise MemoryError from None
         raise Refusal(400, f"the body is not JSON: {error.msg} at character {error.pos}", hint="Send JSON.") from None
 
 
@@ -408,6 +420,8 @@ def failure(error: BaseException) -> Reply:
     """What is said of an error: of a person's all of it, of ours where it is in the code, and never what was sent."""
     if isinstance(error, UserError):
         return Reply.of(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's is a RuntimeError
+        return Reply.of(Refusal(503, "there is not enough memory for this request", hint="Send it in parts."))
     places = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)]
     with contextlib.suppress(OSError, ValueError):  # whoever read the log has closed it
         print(f"unmask serve: {type(error).__name__} at " + " < ".join(reversed(places)), file=sys.stderr, flush=True)

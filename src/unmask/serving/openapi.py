@@ -22,7 +22,7 @@ _WHAT = Open(status=Field(Number(whole=True)), what=Field(Text()), message=Field
 ERROR = Open(error=Field(_WHAT))
 PAGES = {
     "/health": "The process is alive.",
-    "/ready": "Each model has just answered a request of its own (200); one did not, or the server is stopping (503).",
+    "/ready": "Each model answers, or is at work (200); one does not, or the server is stopping (503).",
     "/metrics": "Counts, in the text format of Prometheus.",
     "/models": "What is served.",
     "/v1/models": "The same, as OpenAI lists it.",

@@ -163,10 +163,14 @@ class Fleet:
         for worker in self._workers:
             worker.cancel(request)
 
-    def close(self) -> None:
-        """Have everything answered that was taken, and end the processes."""
+    def close(self, seconds: float | None = None) -> None:
+        """Have everything answered that was taken, and end the processes; by force after so long, by default when all
+        answers are late."""
+        until = time.monotonic() + (self.gateway.limits.seconds if seconds is None else seconds)
         for worker in self._workers:
-            worker.close()
+            worker.ask_to_end()
+        for worker in self._workers:
+            worker.end(until)
         for one in (*self._processes, *filter(None, [self.template])):
             one.end()
 
@@ -317,12 +321,15 @@ class Worker:
         with contextlib.suppress(OSError):
             os.kill(self._pid, signal.SIGKILL)
 
-    def close(self) -> None:
+    def ask_to_end(self) -> None:
         self._closing.set()
         if hasattr(self, "_reader"):
             with self._lock:
                 self._out.put(None)
-            self._reader.join(self.fleet.gateway.limits.seconds)
+
+    def end(self, until: float) -> None:
+        if hasattr(self, "_reader"):
+            self._reader.join(max(0.0, until - time.monotonic()))
             if self._reader.is_alive():
                 self._kill()
                 self._reader.join()

@@ -5,6 +5,8 @@ What takes long to import comes last, or in other processes: those of `workers` 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import stat
 import sys
@@ -20,6 +22,8 @@ from unmask.serving.metrics import Metrics
 
 BACKLOG = 2048
 """Connections that may wait to be let in."""
+LAST = 5.0
+"""Seconds that models get to end their work when the server has ended: nobody waits for it any more."""
 Say = Callable[[str], None]
 
 
@@ -95,10 +99,12 @@ def serve(
         try:
             from unmask.serving.server import Server
 
+            tell_systemd("READY=1")
             with with_keys():  # who asks gives keys of a body
                 Server(gateway, sock).run_until_stopped()
         finally:
-            gateway.backend.close()
+            tell_systemd("STOPPING=1")
+            gateway.backend.close(LAST)
     finally:
         sock.close()
 
@@ -128,6 +134,13 @@ def _here(gateway: Gateway, models: Mapping[str, str], options: Mapping[str, Any
         served = load_served(models, gateway.limits, device=options["device"], precision=options["precision"])
     engine = ServingEngine(served, gateway.deliver, gateway.limits, gateway.metrics, threads=options["threads"])
     return engine, {name: one.described() for name, one in served.items()}
+
+
+def tell_systemd(state: str) -> None:
+    """Tell systemd where it has started a service of Type=notify, and waits to hear (sd_notify(3))."""
+    if place := os.environ.get("NOTIFY_SOCKET"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
+            sock.sendto(state.encode(), f"\0{place[1:]}" if place.startswith("@") else place)
 
 
 def to_stdout(line: str) -> None:
