@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -99,6 +101,8 @@ def test_conditions_are_met_or_refused(records, tmp_path):
             generate(records, 20, tmp_path / "none", where=wrong)
     times = frame.drop_nulls("time").group_by("subject_id").agg(pl.col("time").max() - pl.col("time").min())
     assert (times["time"].dt.total_days() / 365.25 > 60).all()
+    about = json.loads((tmp_path / "old/metadata/dataset.json").read_text())
+    assert about["conditions"] == {"age > 60": ["age"], "not A": ["A"]}
     with pytest.raises(UserError, match=r"'ALONE' is no code of 5 patients"):
         generate(records, 20, tmp_path / "none", where="ALONE")
     with pytest.raises(UserError, match="0 of 500 patients drawn meet A > 500"):
@@ -129,6 +133,13 @@ def test_who_is_not_learnt_from_is_counted(records, tmp_path):
 def test_too_few_patients_are_refused(records, tmp_path):
     with pytest.raises(UserError, match="5 patients"):
         generate(records.filter(pl.col("subject_id") < 5), 10, tmp_path / "few")
+
+
+def test_patients_without_a_birth_meet_no_condition_on_age(records, tmp_path):
+    known = records.filter((pl.col("code") != "MEDS_BIRTH") | (pl.col("subject_id") % 2 == 0))
+    generate(known, 40, tmp_path / "old", where="age > 10")
+    frame = pl.read_parquet(tmp_path / "old/data/0.parquet")
+    assert (frame.group_by("subject_id").agg(pl.col("code") == "MEDS_BIRTH")["code"].list.any()).all()
 
 
 @pytest.mark.parametrize("having", [6, 60])

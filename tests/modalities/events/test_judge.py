@@ -8,6 +8,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.events import compare
+from unmask.modalities.events.records.shards import write_meds
 from unmask.modalities.events.synthesis.judge import SyntheticPatients
 
 DAY = 24 * 3_600_000_000
@@ -95,3 +96,36 @@ def test_patients_held_out_are_not_those_learnt_from(real, others):
 def test_what_is_nearer_than_by_chance_depends_on_how_many_are_compared(patients: int, words: str):
     found = SyntheticPatients(rows=patients, real=patients, nearer_training=0.539, ceiling={}, floor={})
     assert words in str(found.shown().rows[0])
+
+
+def test_patients_drawn_under_a_condition_are_compared_with_those_who_meet_it(real, others, tmp_path):
+    ill = pl.col("code").is_in(["A", "B", "ILL"]).any().over("subject_id")
+    drawn = hospital(300, 2).filter(ill)
+    about = {"conditions": {"any of A, b, sickness": ["A", "B", "ILL"]}}
+    words = {"ILL": "Sickness, unspecified"}
+    folder = write_meds(drawn, tmp_path / "new", name="synthetic", codes=words, about=about)
+    assert compare(drawn, real, held_out=others)["prevalence_error"] > 0.2
+    found = compare(folder, real, held_out=others)
+    assert found["prevalence_error"] < 0.06
+    met = [frame.filter(ill)["subject_id"].n_unique() for frame in (real, others)]
+    assert (found["real"], found["met"], found["among"]) == (met[1], sum(met), 600)
+    assert f"drawn under 'any of A, b, sickness': compared with the {sum(met)} real patients of 600 who" in str(found)
+    write_meds(drawn, tmp_path / "rare", name="synthetic", about={"conditions": {"A > 9": ["A"]}})
+    with pytest.raises(UserError, match=r"real patients who meet 'A > 9', under which the new ones were drawn"):
+        compare(tmp_path / "rare", real, held_out=others)
+
+
+def test_conditions_on_age_are_of_the_years_at_the_last_event(real, others, tmp_path):
+    """Patients without a birth meet none."""
+
+    def born(frame: pl.DataFrame) -> pl.DataFrame:
+        first = frame.group_by("subject_id").agg(pl.col("time").min())
+        years = pl.when(pl.col("subject_id") % 3 == 0).then(pl.lit("-80y")).otherwise(pl.lit("-40y"))
+        births = first.filter(pl.col("subject_id") % 3 < 2).with_columns(
+            pl.col("time").dt.offset_by(years), code=pl.lit("MEDS_BIRTH"), numeric_value=pl.lit(None, pl.Float32)
+        )
+        return pl.concat([births.select(frame.columns), frame]).sort("subject_id", "time", maintain_order=True)
+
+    drawn = born(hospital(300, 2)).filter(pl.col("subject_id") % 3 == 0)
+    folder = write_meds(drawn, tmp_path / "new", name="synthetic", about={"conditions": {"age > 70": ["age"]}})
+    assert compare(folder, born(real), held_out=born(others))["met"] == 200

@@ -101,8 +101,11 @@ class MedsWriter:
         del frame, parts
         pa.default_memory_pool().release_unused()
 
-    def finish(self, *, name: str, descriptions: dict[str, str] | None = None) -> Path:
-        """Sort, write data and metadata; the folder appears when the block ends."""
+    def finish(
+        self, *, name: str, descriptions: dict[str, str] | None = None, about: Mapping[str, Any] | None = None
+    ) -> Path:
+        """Sort, write data and metadata; the folder appears when the block ends. `about`: more of the data set, for
+        metadata/dataset.json."""
         for writer in self._open.values():
             writer.close()
         numbers = sorted(self._open)
@@ -117,7 +120,7 @@ class MedsWriter:
             if full:
                 self._shard(group, self.folder / "data" / f"{shard}.parquet")
                 group, shard = [], shard + 1
-        self._metadata(name, descriptions or {})
+        self._metadata(name, descriptions or {}, about or {})
         shutil.rmtree(self.folder / "spill")
         return self.target
 
@@ -140,12 +143,12 @@ class MedsWriter:
         del frame, code
         pa.default_memory_pool().release_unused()
 
-    def _metadata(self, name: str, descriptions: dict[str, str]) -> None:
+    def _metadata(self, name: str, descriptions: dict[str, str], more: Mapping[str, Any]) -> None:
         codes = sorted(self.counts)
         schema = pa.schema([("code", pa.string()), ("description", pa.string())])
         known = pa.table({"code": codes, "description": [described(c, descriptions) for c in codes]}, schema=schema)
         pq.write_table(known, self.folder / "metadata" / "codes.parquet")
-        about: dict[str, Any] = {"dataset_name": name, "etl_name": "unmask", "meds_version": MEDS_VERSION}
+        about: dict[str, Any] = {"dataset_name": name, "etl_name": "unmask", "meds_version": MEDS_VERSION, **more}
         if "visit_id" in self.extra:
             about["raw_source_id_columns"] = ["visit_id"]
         (self.folder / "metadata" / "dataset.json").write_text(json.dumps(about), encoding="utf-8")
@@ -162,8 +165,15 @@ def described(code: str, descriptions: Mapping[str, str]) -> str | None:
     return next((descriptions[c] for c in shorter if c in descriptions), None)
 
 
-def write_meds(frame: pl.DataFrame, out: str | Path, *, name: str, codes: dict[str, str] | None = None) -> Path:
+def write_meds(
+    frame: pl.DataFrame,
+    out: str | Path,
+    *,
+    name: str,
+    codes: dict[str, str] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Path:
     """Write events (subject_id, time, code, numeric_value) as a MEDS folder, sorted; whole or not at all."""
     with MedsWriter(out) as shards:
         shards.add(frame)
-        return shards.finish(name=name, descriptions=codes)
+        return shards.finish(name=name, descriptions=codes, about=about)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from unmask.errors import UserError, option, suggest
+from unmask.errors import UserError, option
 from unmask.modalities.events.outcome.clinical import descriptions
-from unmask.modalities.events.questions.queries import ABOVE, BELOW
-from unmask.modalities.events.questions.query_text import condition
 from unmask.modalities.events.records.histories import YEAR
 from unmask.modalities.events.records.meds import BIRTH, HOUR, as_events
 from unmask.modalities.events.records.shards import SCHEMA, write_meds
+from unmask.modalities.events.synthesis.conditions import conditions_of, meeting
 from unmask.modalities.events.synthesis.generator import Generator
 from unmask.modalities.events.synthesis.sequences import LEAST, sequences_of
 from unmask.writing import check_absent
 
 ATTEMPTS = 50
 """Patients drawn at most for each that is asked for, where conditions are given."""
-AND = re.compile(r'\sand\s(?=(?:[^"]*"[^"]*")*[^"]*$)', flags=re.IGNORECASE)
-"""Between conditions, not within quotes."""
 TOGETHER = 500
 """Patients drawn side by side."""
 
@@ -63,11 +59,9 @@ def generate(
     learnt = np.arange(len(events)) if events.held_out is None else np.flatnonzero(~events.held_out)
     sequences, words = sequences_of(events, learnt), descriptions(data)
     names = sequences.vocabulary.codes
-    given = [where] if isinstance(where, str) else list(where)
-    terms = [t.strip() for w in given for t in AND.split(w)]
     drawable = {names[i]: int(i) for i in np.r_[sequences.static, sequences.timed]}
-    meant, ages = dict[str, list[str]](), bool(np.isfinite(sequences.age).any())
-    conditions = [_condition(term, drawable, words, meant, ages=ages) for term in terms]
+    conditions = conditions_of(where, drawable, words, ages=bool(np.isfinite(sequences.age).any()))
+    meant = {term: condition.codes for term, condition in conditions.items()}
     generator = Generator(sequences, seed=seed)
 
     frames: list[pl.DataFrame] = []
@@ -75,22 +69,20 @@ def generate(
     while kept < patients:
         if conditions and drawn >= ATTEMPTS * patients:
             raise UserError(
-                f"{kept:,} of {drawn:,} patients drawn meet {' and '.join(terms)}",
+                f"{kept:,} of {drawn:,} patients drawn meet {' and '.join(conditions)}",
                 hint="Ask for fewer patients, or for less of them: so few records are no basis to learn from.",
             )
         rng = np.random.default_rng([seed, 13, drawn])
         size = TOGETHER if conditions else min(TOGETHER, patients - kept)
         frame = _drawn(generator, size, rng)
-        met = pl.DataFrame({"patient": np.arange(size)})
-        for met_by in conditions:
-            met = met.join(met_by(frame), on="patient", how="semi")
-        chosen = met["patient"].sort().head(patients - kept)
+        chosen = meeting(frame, conditions.values())[: patients - kept]
         numbers = pl.DataFrame({"patient": chosen, "subject_id": np.arange(kept + 1, kept + len(chosen) + 1)})
         frames.append(frame.join(numbers, on="patient", how="inner", maintain_order="left"))
         kept, drawn = kept + len(chosen), drawn + size
     whole = pl.concat(frames)
     table = whole.with_columns(pl.col("code").replace_strict(dict(enumerate([*names, BIRTH])), return_dtype=pl.String))
-    write_meds(table.select(list(SCHEMA)), out, name="synthetic", codes=words)
+    about = {"conditions": meant} if meant else {}  # for `compare`
+    write_meds(table.select(list(SCHEMA)), out, name="synthetic", codes=words, about=about)
     return {
         "out": str(out),
         "rows": patients,
@@ -138,38 +130,9 @@ def _drawn(generator: Generator, count: int, rng: np.random.Generator) -> pl.Dat
                 ),
                 "code": code.astype(np.int64),
                 "numeric_value": pl.Series(value.astype(np.float32), nan_to_null=True),
-                "age": years,
+                "age": pl.Series(years, nan_to_null=True),
             }
         )
         for patient, time, code, value, years in parts
     ]
     return pl.concat(frames).sort("patient", "time", nulls_last=False, maintain_order=True)
-
-
-def _condition(
-    term: str, codes: dict[str, int], words: dict[str, str], meant: dict[str, list[str]], *, ages: bool
-) -> Callable[[pl.DataFrame], pl.DataFrame]:
-    """What gives the patients of a frame who meet a term; `meant`: takes the codes that the term was taken for."""
-    items, none = condition(term, prefix := f"condition {term!r}")
-    tests, found = [], list[str]()
-    for item in items:
-        name, here, value = item.code.lower(), pl.lit(True), pl.col("numeric_value")
-        if name == "age" and ages and item.side:
-            chosen, value = ["age"], pl.col("age").max()
-        else:
-            chosen = [code for code in codes if code.lower() == name]
-            if not chosen and name == "age":
-                raise UserError(f"{prefix}: no age", hint='Such as "age > 70", of records with births (MEDS_BIRTH).')
-            chosen = chosen or [c for c in codes if name in c.lower() or name in words.get(c, "").lower()]
-            here = pl.col("code").is_in([codes[c] for c in chosen])
-        if not chosen:
-            raise UserError(
-                f"{prefix}: {item.code!r} is no code of {LEAST} patients or more, nor in its description",
-                hint=suggest(item.code, list(codes)),
-            )
-        found += chosen
-        beyond = {ABOVE: value > item.cut, BELOW: value < item.cut, 0: pl.lit(True)}[item.side]
-        tests.append((here & beyond.fill_null(False)).any())
-    meant[term] = found
-    test = pl.any_horizontal(tests)
-    return lambda frame: frame.group_by("patient").agg(met=~test if none else test).filter("met")

@@ -16,7 +16,9 @@ import numpy as np
 from unmask.errors import UserError, option
 from unmask.evaluation.meanings import HIGHER, LOWER, Meaning, placed
 from unmask.evaluation.shown import Printed, Shown
+from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.records.meds import BIRTH, STATIC, Events, as_events
+from unmask.modalities.events.synthesis.conditions import drawn_under, who_meet
 from unmask.modalities.events.synthesis.sequences import FEWEST_PATIENTS, LEAST
 
 COMPARED = 5000
@@ -119,6 +121,9 @@ class SyntheticPatients(Printed, dict[str, Any]):
         lines = [f"{group}: {', '.join(groups[group])}" for group in VERDICTS if group in groups]
         sentences = [part for line in lines for part in wrap(line, 100, subsequent_indent="  ")]
         notes = ["ceiling: other real patients; floor: real patients, each code shuffled alone", *sentences]
+        if "conditions" in self:
+            under = f"drawn under {' and '.join(self['conditions'])!r}: compared with the {self['met']:,} real patients"
+            notes = [*wrap(f"{under} of {self['among']:,} who meet it", 100, subsequent_indent="  "), *notes]
         return Shown(
             title=f"{self['rows']:,} new patients beside {self['real']:,} real ones",
             columns=("figure", "new", "ceiling", "floor", "in words", "better", "what it is"),
@@ -163,7 +168,8 @@ def compare(drawn: Any, real: Any, *, held_out: Any = None, seed: int = 0) -> Sy
     """Compare new patients with real ones.
 
     Args:
-        drawn: the new patients: a MEDS folder, a table with the columns of one, or events read before, as are all.
+        drawn: the new patients: a MEDS folder, a table with the columns of one, or events read before, as are all. A
+            folder says under which conditions they were drawn: they are compared with the real ones who meet them.
         real: the patients that were learnt from.
         held_out: others of the same source, that were not; default: those whom the splits of `real` hold out. Without
             any, new patients are judged beside one half of `real`, and nothing is said of who is nearer to whom.
@@ -171,7 +177,8 @@ def compare(drawn: Any, real: Any, *, held_out: Any = None, seed: int = 0) -> Sy
 
     Returns:
         `rows` (new patients compared), `real`, `codes`, and the figures of `MEANINGS`; `ceiling` and `floor` with the
-        same figures of as many real patients, as they are and shuffled; `note` where no patients were held out.
+        same figures of as many real patients, as they are and shuffled; `note` where no patients were held out; of
+        patients drawn under `conditions` these, and how many real ones `met` them, `among` how many.
 
     Raises:
         UserError: fewer than `FEWEST_PATIENTS` of a kind; held-out patients that are among the real ones.
@@ -182,21 +189,33 @@ def compare(drawn: Any, real: Any, *, held_out: Any = None, seed: int = 0) -> Sy
     others = as_events(held_out) if held_out is not None else None
     names = sorted({c for e in (new, learnt, others) if e is not None for c in e.codes})
     number = {c: i for i, c in enumerate(names)}
-    group, whole = _group(new, number), _group(learnt, number)
+    under, words = drawn_under(drawn), descriptions(drawn) | descriptions(real)
+
+    def real_ones(events: Events) -> tuple[_Group, np.ndarray]:
+        """Those who meet the conditions, and which these are."""
+        kept = who_meet(events, under, words) if under else np.arange(len(events))
+        return _group(events, number).take(kept), kept
+
+    group, (whole, kept) = _group(new, number), real_ones(learnt)
     if others is not None:
-        target, train = _group(others, number), whole
+        target, train = real_ones(others)[0], whole
     else:
-        chosen = by_splits if by_splits is not None else rng.permutation(whole.size) < whole.size // 2
+        chosen = by_splits[kept] if by_splits is not None else rng.permutation(whole.size) < whole.size // 2
         target, train = whole.take(np.flatnonzero(chosen)), whole.take(np.flatnonzero(~chosen))
+    meet = f" who meet {' and '.join(under)!r}, under which the new ones were drawn" if under else ""
     for name, some in (("new", group), ("real", train), ("held-out", target)):
         if some.size < FEWEST_PATIENTS:
-            raise UserError(f"{some.size} {name} patients", hint=f"Give {FEWEST_PATIENTS} patients or more.")
+            raise UserError(
+                f"{some.size} {name} patients{'' if some is group else meet}",
+                hint=f"Give {FEWEST_PATIENTS} patients or more.",
+            )
     known = _records(train)
     if (shared := sum(r in known for r in _records(target))) > SAME * target.size:
         raise UserError(
             f"{shared:,} of {target.size:,} held-out patients are among the real ones",
             hint=f"Give {option('held_out')} patients that were not learnt from, or leave it out.",
         )
+    met = train.size + target.size
     target = _sampled(target, COMPARED, rng)
     group = _sampled(group, COMPARED, rng)
     ceiling = _sampled(train, group.size, rng)
@@ -205,6 +224,8 @@ def compare(drawn: Any, real: Any, *, held_out: Any = None, seed: int = 0) -> Sy
     frequent = np.argsort(-share, kind="stable")[:CODES]
     frequent = frequent[share[frequent] * target.size >= LEAST]
     found = SyntheticPatients(rows=group.size, real=target.size, codes=len(names))
+    if under:
+        found |= {"conditions": list(under), "met": met, "among": len(learnt) + (0 if others is None else len(others))}
     sides = {"new": group, "ceiling": ceiling, "floor": floor}
     figures = {side: _alike(target, some, share, frequent) for side, some in sides.items()}
     found |= figures.pop("new")
