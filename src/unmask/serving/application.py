@@ -36,7 +36,7 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
-TEI = ("/models/{model}/tei/{tei}", "/embed", "/predict")
+TEI = ("/models/{model}/tei/{tei}", "/embed", "/predict", "/rerank")
 """Addresses of text-embeddings-inference."""
 HOST = re.compile(r"[A-Za-z0-9.:\[\]-]{1,200}")
 """Names under which a server is asked that can stand in a command."""
@@ -149,7 +149,10 @@ def application(gateway: Gateway) -> Starlette:
         "/models/{model}/{verb}": ask.verb,
         "/embed": ask.dialect("tei/embed"),
         "/predict": ask.dialect("tei/predict"),
-        "/v1/embeddings": ask.embeddings,
+        "/rerank": ask.dialect("tei/rerank"),
+        "/v1/embeddings": ask.named_in_body("openai/embeddings"),
+        "/v1/rerank": ask.named_in_body("cohere/rerank"),
+        "/v2/rerank": ask.named_in_body("cohere/rerank"),
     }
     routes = []
     for path in dict.fromkeys([*get_paths, *posts]):
@@ -299,9 +302,13 @@ class _PostHandlers:
 
         return handler
 
-    async def embeddings(self, request: Request) -> Reply:
-        """OpenAI's embeddings: the body names the model."""
-        return await self._ask(NAMED_IN_BODY, "openai/embeddings", request)
+    def named_in_body(self, action: str) -> Handler:
+        """A dialect whose requests name the model in their body."""
+
+        async def handler(request: Request) -> Reply:
+            return await self._ask(NAMED_IN_BODY, action, request)
+
+        return handler
 
     def _known(self, name: str) -> Mapping[str, Any]:
         if name not in self.gateway.models:

@@ -62,7 +62,7 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _address(name: str, action: str) -> str:
     dialect, _, task = action.partition("/")
-    if dialect == "openai":
+    if dialect in ("openai", "cohere"):
         return f"/v1/{task}"
     if dialect == "huggingface":
         return f"/models/{name}/pipeline/{task}" if task else f"/models/{name}"

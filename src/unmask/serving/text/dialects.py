@@ -1,5 +1,5 @@
-"""Text verbs in the words that clients speak already: OpenAI's embeddings, text-embeddings-inference, and the tasks of
-`huggingface_hub.InferenceClient`.
+"""Text verbs in the words that clients speak already: OpenAI's embeddings, Cohere's and Jina's reranking,
+text-embeddings-inference, and the tasks of `huggingface_hub.InferenceClient`.
 
 What a client may send and the model does not do is refused, not passed over.
 """
@@ -7,7 +7,7 @@ What a client may send and the model does not do is refused, not passed over.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.pipelines import best_answers, blanks, entities, ranked, template_of
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.serving.shapes import REQUIRED, Either, Field, Flag, ListOf, Number, Record, Shape, Text
-from unmask.serving.verbs import Verb, adapted, chosen_by_shape
+from unmask.serving.shapes import REQUIRED, Either, Field, Flag, ListOf, Number, Open, Record, Shape, Text
+from unmask.serving.verbs import Verb, adapted, chosen_by_shape, records
 
 HUB = {
     "fill": "fill-mask",
@@ -30,11 +30,19 @@ HUB = {
 """Verb -> task of the hub; the first one that a model has is what it is for."""
 TEXTS = Either((Text(), ListOf(Text())), "a text or a list of texts")
 PAIR = Record(text=Field(Text()), text_pair=Field(Text()))
+RAW_SCORES = Field(Flag(), "Not done: scores are given as the model means them.", False)
+RIGHT = Field(Text(known=("right", "Right")), "Texts are cut at their end.", None)
 LABELLED = ListOf(Record(label=Field(Text()), score=Field(Number(0, 1))))
 
 
-def of(verbs: Mapping[str, Verb], tokenizer: Tokenizer) -> tuple[dict[str, Verb], str]:
-    """The dialects of a model with these verbs, and its task of the hub."""
+def of(
+    verbs: Mapping[str, Verb], tokenizer: Tokenizer, relevance: Callable[[Any], float] | None = None
+) -> tuple[dict[str, Verb], str]:
+    """The dialects of a model with these verbs, and its task of the hub.
+
+    Args:
+        relevance: of a pair of texts by what `classify` says of it; None where it does not say.
+    """
     makers = {**_MAKERS, "fill": lambda verb: _fill_mask(verb, tokenizer)}
     hub = {name: makers[verb](verbs[verb]) for verb, name in HUB.items() if verb in verbs}
     main = next(iter(hub))
@@ -51,6 +59,18 @@ def of(verbs: Mapping[str, Verb], tokenizer: Tokenizer) -> tuple[dict[str, Verb]
         )
     if "classify" in verbs:
         found["tei/predict"] = _tei_predict(verbs["classify"])
+    if relevance is not None:
+        found |= _rerankers(
+            verbs["classify"],
+            lambda query, texts: {"texts": [[query, text] for text in texts]},
+            lambda answer: [relevance(row) for row in answer["results"]],
+        )
+    elif main == HUB["embed"]:
+        found |= _rerankers(
+            verbs["similarity"],
+            lambda query, texts: {"text": query, "others": texts},
+            lambda answer: answer["similarities"],
+        )
     return found, main
 
 
@@ -122,7 +142,7 @@ def _vectors(verb: Verb, about: str, normalize: bool | None, truncate: bool | No
             inputs=Field(TEXTS, "A text, or a list of them."),
             normalize=Field(Flag(), "To length 1.", normalize),
             truncate=Field(Flag(), "Cut texts that are too long.", truncate),
-            truncation_direction=Field(Text(known=("right", "Right")), "Texts are cut at their end.", None),
+            truncation_direction=RIGHT,
             prompt_name=Field(Text(), "The folder's name of a prompt.", None),
             dimensions=Field(Number(1, whole=True), "Keep so many numbers of each vector.", None),
             **more,
@@ -294,7 +314,7 @@ def _tei_predict(verb: Verb) -> Verb:
         about="Labels as text-embeddings-inference gives them.",
         request=Record(
             inputs=Field(Either((Text(), ListOf(each)), "a text or a list of them"), "A text, or a list of [text]."),
-            raw_scores=Field(Flag(), "Not done: probabilities are given.", False),
+            raw_scores=RAW_SCORES,
             truncate=Field(Flag(), "Cut texts that are too long.", False),
         ),
         ask=_predicted,
@@ -303,9 +323,79 @@ def _tei_predict(verb: Verb) -> Verb:
     )
 
 
-def _predicted(body: Any) -> Any:
+def _no_raw_scores(body: Any) -> None:
     if body["raw_scores"]:
-        raise UserError("raw_scores", hint="Probabilities are given: leave it out.")
+        raise UserError("raw_scores", hint="Scores are given as the model means them: leave it out.")
+
+
+def _predicted(body: Any) -> Any:
+    _no_raw_scores(body)
     inputs = [body["inputs"]] if isinstance(body["inputs"], str) else body["inputs"]
     texts = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in inputs]
     return {"texts": texts, "truncate": body["truncate"]}
+
+
+def _rerankers(
+    verb: Verb, ask: Callable[[str, list[str]], dict[str, Any]], scores: Callable[[Any], Sequence[float]]
+) -> dict[str, Verb]:
+    """Texts ordered by their relevance to a query, in the words of text-embeddings-inference, and of Cohere and Jina.
+
+    Args:
+        ask: (query, texts) -> the body of `verb`.
+        scores: its answer -> one number per text, the more relevant the higher.
+    """
+
+    def ordered(found: Any) -> list[tuple[int, float]]:
+        return sorted(enumerate(scores(found)), key=lambda pair: -pair[1])
+
+    def tei_body(body: Any) -> dict[str, Any]:
+        _no_raw_scores(body)
+        return ask(body["query"], body["texts"]) | {"truncate": body["truncate"]}
+
+    def texts_of(body: Any) -> list[str]:
+        return [one if isinstance(one, str) else one["text"] for one in body["documents"]]
+
+    def tei_answer(found: Any, body: Any) -> Any:
+        more = [{"text": text} if body["return_text"] else {} for text in body["texts"]]
+        return [{"index": n, "score": score, **more[n]} for n, score in ordered(found)]
+
+    def cohere_answer(found: Any, body: Any) -> Any:
+        more = [{"document": {"text": text}} if body["return_documents"] else {} for text in texts_of(body)]
+        rows = [{"index": n, "relevance_score": score, **more[n]} for n, score in ordered(found)[: body["top_n"]]]
+        return {"model": body["model"], "results": rows}
+
+    query = Field(Text(), "What is looked for.")
+    document = Either((Text(), Record(text=Field(Text()))), "a text, or an object with its text")
+    tei = adapted(
+        verb,
+        about="Texts by their relevance to a query, as text-embeddings-inference orders them.",
+        request=Record(
+            query=query,
+            texts=Field(ListOf(Text(), least=1), "What is ordered."),
+            raw_scores=RAW_SCORES,
+            return_text=Field(Flag(), "Give the texts too.", False),
+            truncate=Field(Flag(), "Cut texts that are too long.", False),
+            truncation_direction=RIGHT,
+        ),
+        ask=tei_body,
+        answer=tei_answer,
+        shape=ListOf(Open(index=Field(Number(whole=True), "Its place."), score=Field(Number()))),
+        example={"query": "Where is steam?", "texts": ["The cat sat down.", "Steam rises."]},
+    )
+    cohere = adapted(
+        verb,
+        about="Documents by their relevance to a query, as Cohere's and Jina's APIs order them.",
+        request=Record(
+            model=Field(Text(), "The name of the model here."),
+            query=query,
+            documents=Field(ListOf(document, least=1), "What is ordered."),
+            top_n=Field(Number(1, whole=True), "Give so many, the most relevant; default all.", None),
+            return_documents=Field(Flag(), "Give the documents too.", True),
+            truncation=Field(Flag(), "Cut documents that are too long.", False),
+        ),
+        ask=lambda body: ask(body["query"], texts_of(body)) | {"truncate": body["truncation"]},
+        answer=cohere_answer,
+        shape=Open(results=records(index=Field(Number(whole=True), "Its place."), relevance_score=Field(Number()))),
+        example={"model": "MODEL", "query": "Where is steam?", "documents": ["The cat sat down.", "Steam rises."]},
+    )
+    return {"tei/rerank": tei, "cohere/rerank": cohere}

@@ -24,6 +24,7 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
     task = task_of(path)
     verbs: dict[str, Verb] = {}
     of_others: dict[str, Verb] = {}
+    relevance = None
     about: dict[str, Any] = {"task": task}
     if task in (None, "similarity"):
         model = load(path, device=device, precision=precision)
@@ -38,12 +39,13 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
         model = TextModel(folder=folder.text, device=folder.device, precision=folder.precision)
         verbs |= predict.verbs(folder, limits)
         of_others = predict.verbs(tasks.as_transformers(folder), limits)
+        relevance = predict.relevance(folder)
         about["labels"] = list(folder.about.get("labels") or [])
     verbs |= vectors.verbs(model, limits)
     found = model.inspect()
     about |= {name: found[name] for name in ("family", "parameters", "layers", "width", "vocabulary", "slots")}
     about |= {"precision": model.precision, "device": str(model.device), "embedding_slots": model.embedded_slots}
-    spoken, main = dialects.of(verbs | of_others, model.tokenizer)
+    spoken, main = dialects.of(verbs | of_others, model.tokenizer, relevance)
     return Served(
         kind="text",
         about=about,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.finetune import predictions, to_predict
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, Record, Shape, Text
+from unmask.serving.shapes import Anything, Either, Field, ListOf, Record, Shape, Text
 from unmask.serving.text.masked import labelling
-from unmask.serving.text.vectors import check_lengths, listed, warnings_of
+from unmask.serving.text.vectors import TRUNCATE, check_lengths, listed, warnings_of
 from unmask.serving.verbs import Verb, Work
 
 PAIR = ListOf(Text(), most=2, least=2)
@@ -32,6 +32,17 @@ def verbs(folder: TaskFolder, limits: Limits) -> dict[str, Verb]:
             ],
         )
     return found
+
+
+def relevance(folder: TaskFolder) -> Callable[[Mapping[str, Any]], float] | None:
+    """How relevant the second text of a pair is to the first, by what is predicted: the model's only number, or the
+    probability of 1 where the labels are 0 and 1. None of others: which of their labels means it, nobody has said."""
+    labels = folder.about.get("labels") or []
+    if not getattr(folder.task, "pairs", False):
+        return None
+    if folder.about.get("problem") == "regression":
+        return lambda row: float(row["value"])
+    return (lambda row: float(row["probabilities"]["1"])) if set(labels) == {"0", "1"} else None
 
 
 _QUESTION = Record(question=Field(Text()), context=Field(Text(), "Where the answer is looked for."))
@@ -76,14 +87,13 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
             together=(name, folder.about.get("activation")) if name in _SHAPES else None,
         )
 
-    cut = Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False)
     text: Any = ["It rains.", "It is wet outside."] if getattr(task, "pairs", False) else "What a fine day."
     example = {"texts": [text], "questions": [{"question": "Who?", "context": "Ada was first."}]}
     return Verb(
         about=about,
         request=Record(
             **{key: Field(ListOf(each, most=limits.items), "A list of inputs.")},
-            **({"truncate": cut} if name == "classify" else {}),
+            **({"truncate": TRUNCATE} if name == "classify" else {}),
         ),
         prepare=prepare,
         example={key: example.get(key, [])},

@@ -16,6 +16,8 @@ from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, Flag, ListOf, Number, Open, Record, Text
 from unmask.serving.verbs import Verb, Work
 
+TRUNCATE = Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False)
+
 
 def verbs(model: TextModel, limits: Limits) -> dict[str, Verb]:
     """`embed` and `similarity`."""
@@ -93,7 +95,7 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
             normalise=Field(Flag(), "To length 1; default as the folder says, else false.", None),
             prompt=Field(Text(), "Put in front of every text; default the folder's default prompt.", None),
             prompt_name=Field(Text(known=tuple(sentences.prompts)), "The folder's name of a prompt.", None),
-            truncate=Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False),
+            truncate=TRUNCATE,
             dimensions=Field(Number(1, width, whole=True), "Keep so many numbers of each vector.", None),
         ),
         answer=Open(
@@ -112,7 +114,7 @@ def _similarity(model: TextModel, limits: Limits) -> Verb:
             return {"similarities": sentences.similarity(found[:1], found[1:])[0].tolist(), "warnings": warnings}
 
         texts = listed([body["text"], *body["others"]], limits)
-        return embedding(model, texts, finish, truncate=False)
+        return embedding(model, texts, finish, truncate=body["truncate"])
 
     sentences = model.folder.sentences
     return Verb(
@@ -121,6 +123,7 @@ def _similarity(model: TextModel, limits: Limits) -> Verb:
         request=Record(
             text=Field(Text(), "The text."),
             others=Field(ListOf(Text(), most=limits.items), "What it is compared with."),
+            truncate=TRUNCATE,
         ),
         answer=Record(
             similarities=Field(ListOf(Number()), "One number per other text; the text is the first in warnings."),
