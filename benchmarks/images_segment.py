@@ -14,12 +14,13 @@ run again, so that an ended run goes on. Rows:
 - unet: a plain U-Net as one writes it by hand (Ronneberger et al. 2015; 16 to 128 channels, Adam at 1e-3,
   cross-entropy, mirrored and turned by quarters, crops of the same size), in the same processor time.
 - forest: a random forest on pixel features, as ilastik has it, of the labelled pictures.
-- otsu: Otsu's threshold (of two classes), else the most frequent class.
+- otsu: Otsu's threshold (of two classes), else the most frequent class; of a quantity its mean.
 
 Data: `membrane` is $UNMASK_SHARED/data/images/membrane, a stack of neurons (ISBI 2012; research use, not handed on).
 `cells` and `fields` are made here, from a seed: touching cells with membranes in two channels of 16 bits, whose inside,
 border and outside are told apart; parcels in four bands, whose classes differ in how far apart their rows
-are, and in having none.
+are, and in having none. `nuclei` is a quantity per pixel: how densely they lie, whose sum over a picture is
+their number; it has no row of a U-Net.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ ROWS = {
 }
 PRETRAIN: dict[str, Any] = {"image_size": 128, "probe": False}
 """Beside the recipe `segment`; also the side of the U-Net's crops."""
-FIGURES = {"dice": "Dice", "iou": "IoU", "border_f": "F of borders"}
+FIGURES = {"dice": "mean Dice", "iou": "mean IoU", "border_f": "mean F of borders"}
+QUANTITY = {"r2": "R2 per pixel", "sum_mae": "error of a picture's count"}
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """97.5 % point of Student's distribution for so many values."""
 SOURCES = ["src/unmask/modalities/images/segment", "src/unmask/modalities/images/uses/segment.py"]
@@ -115,7 +117,25 @@ def membrane(number: int) -> tuple[np.ndarray, np.ndarray]:
     return picture[..., None], (mask > 127).astype(np.uint8)
 
 
-DATA = {"membrane": membrane, "cells": cells, "fields": fields}
+def nuclei(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """(height, width, 1) uint16 nuclei of many sizes that overlap, in uneven light; their density, float32: around each
+    centre a Gaussian of deviation 4 whose sum is 1."""
+    rng = np.random.default_rng([3, number])
+    count = int(rng.integers(20, 150))
+    down, across = np.mgrid[:SIDE, :SIDE]
+    light, density = np.zeros((SIDE, SIDE)), np.zeros((SIDE, SIDE))
+    for y, x in rng.uniform(0, SIDE, (count, 2)):
+        far = np.hypot((down - y) * rng.uniform(0.7, 1.4), (across - x) * rng.uniform(0.7, 1.4))
+        light += rng.uniform(0.4, 1.0) / (1 + np.exp((far - rng.uniform(5, 11)) / 1.2))
+        bump = np.exp(-((down - y) ** 2 + (across - x) ** 2) / 32)
+        density += bump / bump.sum()
+    dirt = np.maximum(ndimage.gaussian_filter(rng.normal(size=light.shape), 6) * 6, 0)  # bright, and no nucleus
+    shade = 1 + 0.4 * ndimage.gaussian_filter(rng.normal(size=light.shape), 50) * 50
+    photons = ((light + 0.5 * dirt) * shade).clip(0) * 20 + 4
+    return (rng.poisson(photons) * 300).clip(0, 65535).astype(np.uint16)[..., None], density.astype(np.float32)
+
+
+DATA = {"membrane": membrane, "cells": cells, "fields": fields, "nuclei": nuclei}
 
 
 def split_of(number: int) -> tuple[list[int], list[int]]:
@@ -225,14 +245,14 @@ def tuned_masks(
     each = ((started[2] - started[1]) - (started[1] - started[0])) / 20
     steps = max(20, int(60 * minutes / each))
     model = run(steps)
-    return [model.probabilities([p])[0].argmax(0) for p, _ in held], steps
+    return [model.predict([p])[0]["mask"] for p, _ in held], steps
 
 
 def measured(args: argparse.Namespace, name: str, split: int, labelled: int, row: str) -> dict[str, Any]:
     """A row of results."""
     import unmask
     from unmask.modalities.images.segment.baselines import PixelForest, learnt_rules, rule_masks
-    from unmask.modalities.images.segment.figures import counted, scores
+    from unmask.modalities.images.segment.figures import counted, quantity_figures, quantity_sums, scores
     from unmask.modalities.images.segment.scenes import WholePicture
 
     every = [DATA[name](n) for n in range(PICTURES)]
@@ -241,7 +261,9 @@ def measured(args: argparse.Namespace, name: str, split: int, labelled: int, row
     model = unmask.load(folder)
     codec, classes = model.model.codec, len(np.unique([m for _, m in every]))
     scenes = [
-        WholePicture(name=str(n), pixels=p).scene(codec.mean, codec.deviation, m.astype(np.int16))
+        WholePicture(name=str(n), pixels=p).scene(
+            codec.mean, codec.deviation, m if name == "nuclei" else m.astype(np.int16)
+        )
         for n, (p, m) in enumerate(every)
     ]
     train, judged = [scenes[n] for n in others[:labelled]], [scenes[n] for n in held]
@@ -257,11 +279,15 @@ def measured(args: argparse.Namespace, name: str, split: int, labelled: int, row
     else:
         rules = learnt_rules(train, classes)
         found = [list(rule_masks(rules, scene).values())[-1] for scene in judged]
+    key = {"data": name, "split": split, "labelled": labelled, "row": row, "minutes": args.minutes}
+    key |= {"steps": steps, "cpu_seconds": round(cpu() - began, 1)}
+    if name == "nuclei":
+        of = quantity_figures([quantity_sums(s.mask, np.asarray(m), 0.0) for s, m in zip(judged, found, strict=True)])
+        return key | {figure: [round(of[figure]["value"], 5)] for figure in QUANTITY}
     parts = [counted(s.mask, np.asarray(m), classes) for s, m in zip(judged, found, strict=True)]
     of = scores(sum(p.confusion for p in parts), sum(p.border for p in parts))
     figures = {figure: np.nan_to_num(values).round(5).tolist() for figure, values in of.items()}
-    key = {"data": name, "split": split, "labelled": labelled, "row": row, "minutes": args.minutes}
-    return key | figures | {"steps": steps, "cpu_seconds": round(cpu() - began, 1)}
+    return key | figures
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -283,7 +309,9 @@ def tables(rows: list[dict[str, Any]]) -> dict[str, tuple[tuple[str, ...], list[
     for name in dict.fromkeys(r["data"] for r in rows):
         here = [r for r in rows if r["data"] == name]
         counts = sorted({r["labelled"] for r in here})
-        for figure, title in FIGURES.items():
+        for figure, title in (FIGURES | QUANTITY).items():
+            if figure not in here[0]:
+                continue
             mean = {(r["row"], r["labelled"], r["split"]): statistics.mean(r[figure]) for r in here}
             lines = []
             for row, label in ROWS.items():
@@ -302,7 +330,7 @@ def tables(rows: list[dict[str, Any]]) -> dict[str, tuple[tuple[str, ...], list[
                 if any(some):
                     label = f"pretrained less {ROWS[other]}"
                     lines.append((label, *(between(values) if values else "" for values in some)))
-            columns = (f"{name}: mean {title}", *(f"{n} labelled" for n in counts))
+            columns = (f"{name}: {title}", *(f"{n} labelled" for n in counts))
             found[f"{name} {figure}"] = (columns, lines)
     return found
 

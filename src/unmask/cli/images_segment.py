@@ -1,4 +1,4 @@
-"""The commands of segmentation: a class for every pixel, learnt from pictures with masks."""
+"""The commands of segmentation: a class, or a quantity, for every pixel, learnt from pictures with masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unmask.files import check_results, read_object
 TASKS = ("classify", "segment")
 MASKS = (
     "A folder of masks named as the pictures (the ending may differ): class numbers, two values, a palette or colours; "
-    "or of a folder per class."
+    "a quantity with fractions, such as a height; or of a folder per class."
 )
 IGNORE = "The value of pixels without a class: a number or a colour (#ffffff), or none; default 255 beside 0, 1, 2, ..."
 
@@ -49,8 +49,8 @@ def finetune(
     ignore: str = typer.Option(None, help=IGNORE),
     examples: options.Examples = False,
 ) -> Result:
-    """Fine-tune a model of images on pictures with masks, to give every pixel a class."""
-    from unmask.modalities.images.segment.figures import segment_lines
+    """Fine-tune a model of images on pictures with masks, to give every pixel a class, or a quantity."""
+    from unmask.modalities.images.segment.figures import no_better, segment_lines
     from unmask.modalities.images.segment.settings import SegmenterSettings, with_overrides
     from unmask.modalities.images.uses.segment import finetune_segment
 
@@ -72,11 +72,7 @@ def finetune(
     lines = [f"{found['steps']} steps, {found['seconds']:.0f} s, {found['crops_per_second']:,.1f} crops/s"]
     if "validation" in found:
         judged = found["validation"]
-        lines += [f"held out: {judged['pictures']} pictures", *segment_lines(judged)]
-        rules = {rule: one["macro_dice"]["value"] for rule, one in judged["rules"].items()}
-        best = max(rules, key=lambda rule: rules[rule] or 0.0)
-        if (judged["macro_dice"]["value"] or 0.0) <= (rules[best] or 0.0):
-            lines.append(f"warning: no better than {best}")
+        lines += [f"held out: {judged['pictures']} pictures", *segment_lines(judged), *no_better(judged)]
     lines += [f"model:  {out}", f"report: {done.folder / 'report.html'}"]
     return Result({"report": f"{out}/report.html"} | found, lines)
 
@@ -100,14 +96,16 @@ def predict(
     notes: list[str] = []
     how: dict[str, Any] = {"probabilities": probabilities, "reading": reading(set_), "say": notes.append}
     rows = list(write_masks(loaded, source, out, **how))
-    lines = [
-        *notes,
-        *(f"{row['name']}: " + ", ".join(f"{c} {share:.1%}" for c, share in row["shares"].items()) for row in rows),
-    ]
-    legend = ", ".join(loaded.names)
+    lines = list(notes)
+    for row in rows:
+        shares = [f"{c} {share:.1%}" for c, share in row.get("shares", {}).items()]
+        lines.append(f"{row['name']}: " + (", ".join(shares) or f"mean {row['mean']:.4g}, sum {row['sum']:.4g}"))
     found = {"out": out, "rows": len(rows), "pictures": sum(row["pictures"] for row in rows), "results": rows}
     found["notes"] = notes
-    return Result(found, [*lines, f"{out}: {len(rows)} masks; {LEGEND} says which value is which of {legend}"], loaded)
+    meaning = f"{LEGEND} says which value is which of {', '.join(loaded.names)}"
+    if loaded.legend.problem == "regression":
+        meaning = "a quantity per pixel, as floats"
+    return Result(found, [*lines, f"{out}: {len(rows)} masks; {meaning}"], loaded)
 
 
 def evaluate(
@@ -120,7 +118,7 @@ def evaluate(
     report: str = typer.Option(None, help="Where to write the HTML report: pictures, the worst first."),
     seed: options.Seed = 0,
 ) -> Result:
-    """Dice, IoU and borders of each class, beside rules without a network."""
+    """Dice, IoU and borders of each class, or errors of a quantity, beside rules without a network."""
     from unmask.modalities.images.segment.figures import segment_lines
     from unmask.modalities.images.uses.segmented_report import evaluation_report
 

@@ -34,10 +34,10 @@ def value_figures(
     y, error = truth - centre, predicted - truth
     terms = np.stack([np.ones_like(y), y, y**2, np.abs(error), error**2])
     sums = np.stack([np.bincount(each, weights=t) for t in terms])
-    value = _of_sums(sums.sum(1))
-    drawn = [_of_sums(sums @ some) for some in bootstrap_counts(sums.shape[1], DRAWS, seed)]
+    value = of_sums(sums.sum(1))
+    drawn = [of_sums(sums @ some) for some in bootstrap_counts(sums.shape[1], DRAWS, seed)]
     off = mean - truth
-    rule = _of_sums(np.stack([np.ones_like(y), y, y**2, np.abs(off), off**2]).sum(1))
+    rule = of_sums(np.stack([np.ones_like(y), y, y**2, np.abs(off), off**2]).sum(1))
     kept = np.unique(np.linspace(0, len(truth) - 1, min(POINTS, len(truth))).astype(int))
     return {
         **value,
@@ -48,8 +48,8 @@ def value_figures(
     }
 
 
-def _of_sums(sums: np.ndarray) -> dict[str, float | None]:
-    """Figures from (count, sum, squares, absolute errors, squared errors)."""
+def of_sums(sums: np.ndarray) -> dict[str, float | None]:
+    """Figures from (count, sum of the truth, its squares, absolute errors, squared errors)."""
     n, total, squares, absolute, squared = map(float, sums)
     spread = squares - total**2 / n
     return {

@@ -23,12 +23,13 @@ from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
 from unmask.modalities.images.reading.decode import survey
 from unmask.modalities.images.reading.from_files import decode_files
 from unmask.modalities.images.reading.listing import File
+from unmask.modalities.images.segment.legend import Legend
 from unmask.modalities.images.segment.scenes import WholePicture, whole_pictures
 from unmask.modalities.images.segment.segmenter import Segmenter
 from unmask.modalities.images.uses.drawing import shown_range, to_rgb
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.reconstruct import chosen_pixels
-from unmask.modalities.images.uses.segmented_report import class_colours, drawn_mask
+from unmask.modalities.images.uses.segmented_report import class_colours, drawn_mask, drawn_quantity, quantity_ends
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Field, Flag, ListOf, Number, Open, Record, Text
 from unmask.serving.verbs import Served, Verb, Work, adapted, alone, records
@@ -193,19 +194,26 @@ def _image_classification(verb: Verb) -> Verb:
 
 def _segment(loaded: Segmenter, limits: Limits) -> Verb:
     legend, model = loaded.legend, loaded.model
-    colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(len(legend.names)).tolist()]
-    classes = [
-        {"name": name, "value": legend.shown(value), "colour": colour}
-        for name, value, colour in zip(legend.names, legend.values, colours, strict=True)
-    ]
+    classes: list[dict[str, str]] = []
+    if isinstance(legend, Legend):
+        colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(len(legend.names)).tolist()]
+        classes = [
+            {"name": name, "value": legend.shown(value), "colour": colour}
+            for name, value, colour in zip(legend.names, legend.values, colours, strict=True)
+        ]
 
     def answered(whole: WholePicture, drawn: bool) -> dict[str, Any]:
-        found = loaded.probabilities_of(loaded.scene(whole)).argmax(0)
-        row = {"mask": encoded(loaded.values(found)), "shares": loaded.class_shares(found)}
+        found = legend.answer(loaded.answers(loaded.scene(whole)))
+        row = {"mask": encoded(legend.written(found)), **legend.summary(found)}
         row |= {"height": found.shape[0], "width": found.shape[1]}
-        shown = shown_range(whole.pixels, whole.missing)
-        pictures = {"picture": to_rgb(whole.pixels, shown, whole.missing), "drawn": drawn_mask(found)} if drawn else {}
-        return row | {name: encoded(pixels) for name, pixels in pictures.items()}
+        if not drawn:
+            return row
+        seen = to_rgb(whole.pixels, shown_range(whole.pixels, whole.missing), whole.missing)
+        if isinstance(legend, Legend):
+            return row | {"picture": encoded(seen), "drawn": encoded(drawn_mask(found))}
+        low, high = quantity_ends([found])
+        row |= {"picture": encoded(seen), "drawn": encoded(drawn_quantity(found, low, high))}
+        return row | {"drawn_range": [low, high]}
 
     def prepare(body: Any) -> Work:
         files = [decoded(text, f"images[{n}]") for n, text in enumerate(body["images"])]
@@ -218,19 +226,27 @@ def _segment(loaded: Segmenter, limits: Limits) -> Verb:
         return alone(run, len(images) * model.config.slots)
 
     return Verb(
-        about="A class for every pixel: a mask of each picture, of its own size.",
+        about="A class, or a quantity, for every pixel: a mask of each picture, of its own size.",
         request=Record(
             images=_images(limits),
             draw=Field(Flag(), "Give the picture and the mask in colours too, to look at.", False),
         ),
         answer=Open(
             results=records(
-                mask=Field(Text(), "PNG in base64, of values as the training masks had them."),
-                shares=Field(Open(), "Of the pixels, by class."),
+                mask=Field(
+                    Text(),
+                    "PNG in base64, of values as the training masks had them; of a quantity TIFF of 32-bit floats.",
+                ),
+                shares=Field(Open(), "Of the pixels, by class.", None),
+                mean=Field(Number(), "Of a quantity, over the picture.", None),
+                sum=Field(Number(), "Of a quantity, over the picture.", None),
                 height=Field(Number(1, whole=True), "In pixels."),
                 width=Field(Number(1, whole=True), "In pixels."),
                 picture=Field(Text(), "With `draw`: PNG of 8 bits, its brightness stretched.", None),
-                drawn=Field(Text(), "With `draw`: the mask in the colours of `classes`.", None),
+                drawn=Field(
+                    Text(), "With `draw`: the mask in the colours of `classes`; a quantity from dark to bright.", None
+                ),
+                drawn_range=Field(ListOf(Number()), "What is drawn darkest and brightest of a quantity.", None),
             ),
             classes=records(
                 name=Field(Text(), "Of the class."),
@@ -411,9 +427,9 @@ def png(pixels: np.ndarray, low: float, high: float) -> str:
 
 
 def encoded(pixels: np.ndarray) -> str:
-    """(height, width) of 8 or 16 bits or (height, width, 3) of 8 as a PNG in base64."""
+    """(height, width) of 8 or 16 bits or (height, width, 3) of 8 as a PNG in base64, floats as a TIFF."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    Image.fromarray(pixels).save(buffer, "TIFF" if pixels.dtype.kind == "f" else "PNG")
     return base64.b64encode(buffer.getvalue()).decode()
 
 

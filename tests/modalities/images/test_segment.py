@@ -25,7 +25,7 @@ from unmask.modalities.images.segment.masks import find_masks, read_masks
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import read_pairs
 from unmask.modalities.images.segment.settings import SegmenterSettings
-from unmask.modalities.images.segment.tiles import picture_probabilities, probability_bands, window_of
+from unmask.modalities.images.segment.tiles import answer_bands, picture_answers, window_of
 from unmask.modalities.images.segment.training import SegmentFinetuning, segment_loss
 from unmask.training import precision
 
@@ -348,13 +348,13 @@ def test_bands_of_a_large_picture_are_its_probabilities_and_tiles_leave_no_seams
     rng = np.random.default_rng(0)
     for size in ((50, 37), (16, 16), (9, 40), (7, 5)):
         pixels = rng.normal(size=(*size, 1)).astype(np.float32)
-        whole = picture_probabilities(net, pixels)
+        whole = picture_answers(net, pixels)
         assert whole.shape == (2, *size)
         torch.testing.assert_close(whole.sum(0), torch.ones(size))
-        bands = list(probability_bands(net, window_of(pixels), size))
+        bands = list(answer_bands(net, window_of(pixels), size))
         assert [top for top, _ in bands] == np.cumsum([0, *(b.shape[1] for _, b in bands)])[:-1].tolist()
-    flat = picture_probabilities(net, np.full((50, 37, 1), 0.3, np.float32))
-    inner = picture_probabilities(net, np.full((16, 16, 1), 0.3, np.float32))
+    flat = picture_answers(net, np.full((50, 37, 1), 0.3, np.float32))
+    inner = picture_answers(net, np.full((16, 16, 1), 0.3, np.float32))
     assert (flat.amax((1, 2)) - flat.amin((1, 2))).max() <= (inner.amax((1, 2)) - inner.amin((1, 2))).max() + 1e-5
 
 

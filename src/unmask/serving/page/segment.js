@@ -1,4 +1,5 @@
-// Pictures to segment: one is dropped, its mask lies over it, and the classes have their colours and shares.
+// Pictures to segment: one is dropped, its mask lies over it, and the classes have their colours and shares; of a
+// quantity its range, mean and sum.
 
 import { announce, ask, contentOf, drops, field, latest, make, percent, section, warned } from "./shared.js";
 
@@ -34,7 +35,11 @@ export function segment(model) {
     if (!current()) return;
     shown = drawn;
     draw();
-    const said = found.classes.map(({ name }) => `${name} ${percent(row.shares[name])}`).join(", ");
+    const quantity = "sum" in row;
+    const round = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+    const said = quantity
+      ? `mean ${round(row.mean)}, sum ${round(row.sum)}; drawn from ${row.drawn_range.map(round).join(" (dark) to ")} (bright)`
+      : found.classes.map(({ name }) => `${name} ${percent(row.shares[name])}`).join(", ");
     canvas.setAttribute("aria-label", `${file.name} with its mask: ${said}.`);
     const items = found.classes.map(({ name, colour }) => {
       const swatch = make("span", { className: "swatch", "aria-hidden": "true" });
@@ -46,12 +51,12 @@ export function segment(model) {
     answer.replaceChildren(
       make("div", { className: "columns" },
         make("div", { className: "masked" }, canvas),
-        make("div", {}, make("ul", { className: "classes", "aria-label": "Classes and their shares" }, ...items),
+        make("div", {}, ...(quantity ? [] : [make("ul", { className: "classes", "aria-label": "Classes and their shares" }, ...items)]),
           make("div", { className: "row" }, ...field("Mask over picture", strength)),
-          make("p", {}, make("a", { href: `data:image/png;base64,${row.mask}`, download: `${stem}_mask.png` }, "Save the mask")),
-          make("p", { className: "quiet" }, `${file.name}: ${row.width} x ${row.height} pixels${values.length ? `; in the mask ${values.join(", ")}` : ""}.`))),
+          make("p", {}, make("a", { href: `data:image/${quantity ? "tiff" : "png"};base64,${row.mask}`, download: `${stem}_mask.${quantity ? "tif" : "png"}` }, "Save the mask")),
+          make("p", { className: "quiet" }, `${quantity ? `${said}. ` : ""}${file.name}: ${row.width} x ${row.height} pixels${values.length ? `; in the mask ${values.join(", ")}` : ""}.`))),
       ...warned(found));
-    announce(`Shares of the picture: ${said}.`);
+    announce(`${quantity ? "" : "Shares of the picture: "}${said}.`);
   });
   const chooser = make("input", { type: "file" });
   chooser.onchange = () => { if (chooser.files.length) take(chooser.files[0]); };

@@ -13,19 +13,26 @@ from unmask.evaluation.results import figures_shown
 from unmask.evaluation.shown import Shown
 from unmask.files import read_object
 
-PIPELINES = {"single": "image-classification", "multi": "image-classification", "segment": "image-segmentation"}
+PIPELINES = {
+    "single": "image-classification",
+    "multi": "image-classification",
+    "segment": "image-segmentation",
+    "quantity": "image-to-image",
+}
 """By what a fine-tuned model's labels are: the hub's name of its task."""
 MASKS = ("macro_dice", "macro_iou", "macro_border_f")
 """The figures of masks, means over classes."""
+QUANTITIES = ("r2", "rmse", "mae", "sum_mae")
+"""The figures of a quantity per pixel."""
 WITHOUT = "rule without a look"
 """Whose figures stand beside: of a rule that looks at no picture."""
 
 
 def scored(found: Mapping[str, Any]) -> list[Figure]:
     """The figures of `Classifier.evaluate` and `Segmenter.evaluate` that a card shows, beside those of rules."""
-    if found["problem"] == "segment":
-        each = {"": found, **found["rules"]}
-        return [f for rule, one in each.items() for f in figures_of({n: one[n]["value"] for n in MASKS}, MASKS, rule)]
+    if "rules" in found:
+        each, names = {"": found, **found["rules"]}, MASKS if found["problem"] == "segment" else QUANTITIES
+        return [f for rule, one in each.items() for f in figures_of({n: one[n]["value"] for n in names}, names, rule)]
     if found["problem"] == "single":
         names, rule = ("accuracy", "macro_auroc", "macro_f1"), {"accuracy": found["most_frequent_accuracy"]}
         if found.get("macro_auroc") is not None:
@@ -49,7 +56,9 @@ def card(files: Path, run: Path) -> Card:
     tuned, segments = about.get("classifier"), isinstance(about.get("segmenter"), dict)
     if segments:
         tuned = about["segmenter"]
-        tuned = {**tuned, "classes": (tuned.get("legend") or {}).get("names"), "problem": "segment"}
+        legend = tuned.get("legend") or {}
+        problem = "quantity" if legend.get("kind") == "quantity" else "segment"
+        tuned = {**tuned, "classes": legend.get("names"), "problem": problem}
     tuned = tuned if isinstance(tuned, dict) else None
     mae = config.get("model_type") == "vit_mae" and tuned is None
     codec = about.get("codec") or {}
@@ -70,7 +79,8 @@ def card(files: Path, run: Path) -> Card:
         ]
         python += 'model.predict("photos/")[0]["mask"]'
         what = (
-            f"A vision transformer ({_shape(about, codec)}) and convolutions, fine-tuned to give every pixel a class."
+            f"A vision transformer ({_shape(about, codec)}) and convolutions, fine-tuned to give every pixel a "
+            f"{'class' if problem == 'segment' else 'value of a quantity'}."
         )
     else:
         commands = [
@@ -141,7 +151,7 @@ def _data(about: Mapping[str, Any], tuned: Mapping[str, Any] | None) -> list[str
     if tuned is None:
         return out
     if isinstance(tuned.get("pictures"), int):
-        labelled = "pictures with masks" if tuned.get("problem") == "segment" else "labelled pictures"
+        labelled = "pictures with masks" if tuned.get("problem") in ("segment", "quantity") else "labelled pictures"
         out.append(f"Fine-tuned on {tuned['pictures']:,} {labelled}.")
     classes = list(map(str, tuned.get("classes") or ()))
     if classes:

@@ -1,5 +1,5 @@
-"""Rules that a segmenter is compared with: the most frequent class, Otsu's threshold, and a random forest on features
-of each pixel's surroundings, as ilastik has it (Berg et al. 2019)."""
+"""Rules that a segmenter is compared with: the most frequent class (the mean of a quantity), Otsu's threshold, and a
+random forest on features of each pixel's surroundings, as ilastik has it (Berg et al. 2019)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from unmask.modalities.images.segment.crops import Scene
+from unmask.modalities.images.segment.crops import Scene, known_of
 
 MOST_FREQUENT, OTSU, FOREST = "most frequent class", "Otsu's threshold", "random forest on pixel features"
+MEAN = "the training pixels' mean"
 SIGMAS = (0.7, 1.0, 1.6, 3.5, 5.0, 10.0)
 """Scales of the features in pixels: ilastik's."""
 LEARNT = 20_000
@@ -47,7 +48,11 @@ def brighter(pixels: np.ndarray) -> np.ndarray:
 
 
 def learnt_rules(scenes: Sequence[Scene], classes: int) -> dict[str, Any]:
-    """What the rules know of the training pictures: the most frequent class, and of two classes which is brighter."""
+    """What the rules know of the training pictures: the most frequent class, and of two classes which is brighter; of a
+    quantity its mean."""
+    masks = [scene.mask for scene in scenes if scene.mask is not None]
+    if masks[0].dtype.kind == "f":
+        return {"mean": float(np.nanmean(np.concatenate([mask.ravel() for mask in masks]), dtype=np.float64))}
     counts = np.zeros(classes)
     bright = 0.0
     for scene in scenes:
@@ -63,6 +68,8 @@ def learnt_rules(scenes: Sequence[Scene], classes: int) -> dict[str, Any]:
 def rule_masks(rules: dict[str, Any], scene: Scene) -> dict[str, np.ndarray]:
     """Name of a rule -> its mask of a picture."""
     shape = scene.pixels.shape[:2]
+    if "mean" in rules:
+        return {MEAN: np.full(shape, rules["mean"])}
     found = {MOST_FREQUENT: np.full(shape, rules["most_frequent"])}
     if "brighter" in rules:
         found[OTSU] = np.where(brighter(scene.pixels), rules["brighter"], 1 - rules["brighter"])
@@ -93,24 +100,27 @@ def _eigenvalues(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarra
 
 
 class PixelForest:
-    """A random forest on `pixel_features`, fitted on pictures with masks."""
+    """A random forest on `pixel_features`, fitted on pictures with masks; of a quantity a third of the features is
+    tried at each split (Breiman 2001)."""
 
     def __init__(self, scenes: Sequence[Scene], seed: int = 0) -> None:
-        from sklearn.ensemble import RandomForestClassifier
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
         features, classes = [], []
         rng = np.random.default_rng(seed)
         for scene in scenes:
             assert scene.mask is not None
-            known = np.flatnonzero(scene.mask.ravel() >= 0)
+            known = np.flatnonzero(known_of(scene.mask.ravel()))
             some = rng.permutation(known)[: -(-LEARNT // len(scenes))]
             features.append(pixel_features(scene.pixels).reshape(-1, len(SIGMAS) * 8 * scene.pixels.shape[-1])[some])
             classes.append(scene.mask.ravel()[some])
-        self.forest = RandomForestClassifier(TREES, min_samples_leaf=2, random_state=seed, n_jobs=1)
+        how: dict[str, Any] = {"n_estimators": TREES, "min_samples_leaf": 2, "random_state": seed, "n_jobs": 1}
+        quantity = classes[0].dtype.kind == "f"
+        self.forest = RandomForestRegressor(max_features=1 / 3, **how) if quantity else RandomForestClassifier(**how)
         self.forest.fit(np.concatenate(features), np.concatenate(classes))
 
     def mask(self, scene: Scene) -> np.ndarray:
-        """(height, width) numbers of classes."""
+        """(height, width) numbers of classes, or the quantity."""
         found = pixel_features(scene.pixels)
         flat = self.forest.predict(found.reshape(-1, found.shape[-1]))
         mask: np.ndarray = flat.reshape(found.shape[:2])

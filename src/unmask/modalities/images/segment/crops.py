@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from unmask.core.hashing import Salt, uniform
-from unmask.modalities.images.segment.settings import SegmenterSettings
+from unmask.modalities.images.segment.settings import SCALE, SegmenterSettings
 
 IGNORED = -1
 """What stands in a mask where no class is known: such pixels are neither learnt from nor judged."""
@@ -30,7 +30,8 @@ class Scene:
 
     Attributes:
         pixels: (height, width, channels) float32 as the model sees them: mean 0, deviation 1; missing ones are 0.
-        mask: (height, width) numbers of classes, `IGNORED` where none is known; None where there is no mask.
+        mask: (height, width) int16 numbers of classes, `IGNORED` where none is known, or a float32 quantity, NaN where
+            none is; None where there is no mask.
         name: of the picture.
         group: what it belongs to (patient, slide), which no split parts.
     """
@@ -39,6 +40,17 @@ class Scene:
     mask: np.ndarray | None = None
     name: str = ""
     group: str = ""
+
+
+def known_of(mask: np.ndarray) -> np.ndarray:
+    """Booleans: where a mask has a class or a value."""
+    return ~np.isnan(mask) if mask.dtype.kind == "f" else mask >= 0
+
+
+def without(mask: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """A mask that knows nothing where `missing`."""
+    found: np.ndarray = np.where(missing, mask.dtype.type(np.nan if mask.dtype.kind == "f" else IGNORED), mask)
+    return found
 
 
 AS_THEY_ARE = 0.5
@@ -72,7 +84,7 @@ class CropSource:
 
     Args:
         scenes: all with masks.
-        classes: how many.
+        classes: how many; of a quantity 1.
         size: (height, width) of a crop.
         changes: how crops are drawn and changed: `balance`, and `scale` to `jitter`.
     """
@@ -84,10 +96,14 @@ class CropSource:
 
     def __post_init__(self) -> None:
         self.places: list[list[np.ndarray]] = []
-        for scene in self.scenes:
-            assert scene.mask is not None
-            flat, found = scene.mask.ravel(), []
-            for number in range(self.classes):
+        masks = [scene.mask.ravel() for scene in self.scenes if scene.mask is not None]
+        self.quantity = masks[0].dtype.kind == "f"
+        middle = np.nanmean(np.concatenate(masks)) if self.quantity else 0
+        for flat in masks:
+            found = []
+            if self.quantity:  # what lies above the mean, however seldom, is drawn around as often as what lies below
+                flat = np.where(np.isnan(flat), IGNORED, flat > middle)
+            for number in range(2 if self.quantity else self.classes):
                 here = np.flatnonzero(flat == number)
                 found.append(here[np.linspace(0, len(here) - 1, min(PLACES, len(here))).astype(np.int64)])
             self.places.append([f for f in found if len(f)])
@@ -102,8 +118,8 @@ class CropSource:
 
     def crops(
         self, numbers: np.ndarray, *, key: tuple[int, int]
-    ) -> tuple[Float[Tensor, "n channels height width"], Int[Tensor, "n height width"]]:
-        """Crops and their masks; `key` is (seed, epoch)."""
+    ) -> tuple[Float[Tensor, "n channels height width"], Num[Tensor, "n height width"]]:
+        """Crops and their masks, int64 or float32; `key` is (seed, epoch)."""
         drawn = uniform(*key, numbers[:, None], np.arange(len(_DRAWN)), Salt.SCENE_CROP)
         # Crops of a step are spread over the scenes: their numbers, times the golden ratio, are evenly laid over them.
         share = (numbers * 0.6180339887498949) % 1.0
@@ -146,13 +162,14 @@ class CropSource:
         if changes.flip and drawn["mirror"] < 0.5:
             cut = [array[:, ::-1] for array in cut]
         pixels, mask = cut
-        return torch.from_numpy(pixels.transpose(2, 0, 1).copy()), torch.from_numpy(mask.astype(np.int64))
+        kind = np.float32 if self.quantity else np.int64
+        return torch.from_numpy(pixels.transpose(2, 0, 1).copy()), torch.from_numpy(mask.astype(kind))
 
     def _resampled(self, scene: int, drawn: Mapping[str, float], shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """A crop of (channels, height, width) and its mask of (height, width), cut, turned and bent by `shift`."""
         found, changes, (high, wide) = self.scenes[scene], self.changes, self.size
         y, x = self._centre(scene, drawn)
-        low, top = (math.log(s) for s in changes.scale)
+        low, top = (math.log(s) for s in changes.scale or ((1.0, 1.0) if self.quantity else SCALE))
         zoom = math.exp(low + (top - low) * drawn["zoom"])
         angle = 2 * math.pi * drawn["turn"] if changes.turn else 0.0
         flip = -1.0 if changes.flip and drawn["mirror"] < 0.5 else 1.0
@@ -177,7 +194,7 @@ class CropSource:
         grid = torch.stack([xs - first[1], ys - first[0]], -1) * (2 / size) - 1
         cut = F.grid_sample(pixels[None], grid[None], mode="bilinear", align_corners=True)[0]
         classes = F.grid_sample(mask[None, None], grid[None], mode="nearest", align_corners=True)[0, 0]
-        return cut, classes.round().long()
+        return cut, classes if self.quantity else classes.round().long()
 
     def _bend(self, number: int, key: tuple[int, int]) -> Tensor:
         """(2, height, width) smooth displacement: normal at points about 32 pixels apart, between them bicubic."""

@@ -1,9 +1,9 @@
-"""How good masks are: Dice and IoU of each class, how far their borders agree, what is taken for what; with intervals
-over pictures."""
+"""How good masks are: Dice and IoU of each class, how far their borders agree, what is taken for what; of a quantity
+its errors; with intervals over pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 from scipy import ndimage
 
 from unmask.evaluation.resampling import bootstrap_counts, group_numbers, percentile_interval, with_interval
-from unmask.modalities.images.network.card import MASKS
+from unmask.evaluation.values import of_sums
+from unmask.modalities.images.network.card import MASKS, QUANTITIES
 
 TOLERANCE = 2
 """Pixels by which a border may be off and still count as found."""
@@ -86,21 +87,11 @@ def segment_figures(
     """Figures of several pictures. A class's Dice, IoU and F of its borders are those of all pixels together; the means
     are over classes. 95 % intervals: bootstrap of pictures, of groups where these are given."""
     confusion, border = np.stack([p.confusion for p in parts]), np.stack([p.border for p in parts])
-    each = group_numbers(groups, len(parts))
-    count = int(each.max()) + 1
-    by_group = [np.zeros((count, *a.shape[1:]), np.int64) for a in (confusion, border)]
-    for total, array in zip(by_group, (confusion, border), strict=True):
-        np.add.at(total, each, array)
-    whole = scores(confusion.sum(0), border.sum(0))
-    drawn: dict[str, list[np.ndarray]] = {name: [] for name in whole}
-    for times in bootstrap_counts(count, DRAWS, seed):
-        again = scores(*(np.tensordot(times, array, 1) for array in by_group))
-        for name, values in again.items():
-            drawn[name].append(values)
+    count, whole, drawn = _resampled((confusion, border), groups, seed, scores)
 
     def figure(name: str, number: int | None) -> dict[str, Any]:
         value = mean_of(whole[name]) if number is None else whole[name][number]
-        found = [mean_of(d) if number is None else d[number] for d in drawn[name]]
+        found = [mean_of(d[name]) if number is None else d[name][number] for d in drawn]
         return {"value": None if np.isnan(value) else float(value), "interval": percentile_interval(found)}
 
     by_picture = scores(confusion, border)["dice"]
@@ -115,18 +106,77 @@ def segment_figures(
     }
 
 
+def _resampled(
+    arrays: Sequence[np.ndarray], groups: np.ndarray | None, seed: int, of: Callable[..., dict[str, Any]]
+) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
+    """(groups, figures `of` all pictures, those of resamples of groups) of arrays (pictures, ...) that add up."""
+    each = group_numbers(groups, len(arrays[0]))
+    by_group = [np.zeros((int(each.max()) + 1, *a.shape[1:]), a.dtype) for a in arrays]
+    for total, array in zip(by_group, arrays, strict=True):
+        np.add.at(total, each, array)
+    draws = bootstrap_counts(len(by_group[0]), DRAWS, seed)
+    drawn = [of(*(np.tensordot(times, array, 1) for array in by_group)) for times in draws]
+    return len(by_group[0]), of(*(a.sum(0) for a in arrays)), drawn
+
+
+def quantity_sums(truth: np.ndarray, predicted: np.ndarray, centre: float) -> np.ndarray:
+    """(8,) of a picture: what `evaluation.values.of_sums` takes, 1, the error of its sum, its sum. Pixels whose truth
+    is NaN do not count; `centre` is near the truth, so that squares keep their digits."""
+    known = ~np.isnan(truth)
+    y = truth[known].astype(np.float64)
+    error = predicted[known] - y
+    sums = [len(y), (y - centre).sum(), ((y - centre) ** 2).sum(), np.abs(error).sum(), (error**2).sum()]
+    return np.array([*sums, 1.0, abs(error.sum()), y.sum()])
+
+
+def quantity_figures(parts: Sequence[np.ndarray], groups: np.ndarray | None = None, seed: int = 0) -> dict[str, Any]:
+    """R2, RMSE and MAE of all pixels together, and `sum_mae`, by how much the sum over a picture is off on average,
+    beside `sum`, what it is; 95 % intervals as those of `segment_figures`."""
+
+    def of(sums: np.ndarray) -> dict[str, Any]:
+        found = of_sums(sums[:5]) if sums[0] else dict.fromkeys(("r2", "rmse", "mae"))
+        return {**found, "sum_mae": float(sums[6] / sums[5]), "sum": float(sums[7] / sums[5])}
+
+    count, whole, drawn = _resampled((np.stack(parts),), groups, seed, of)
+    each = {
+        name: {"value": value, "interval": percentile_interval([np.nan if d[name] is None else d[name] for d in drawn])}
+        for name, value in whole.items()
+    }
+    return {"n": len(parts), "groups": count, **each, "rmse_of_pictures": [of(part)["rmse"] for part in parts]}
+
+
+def titles(found: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> title of the figures that stand beside those of rules."""
+    if "sum_mae" in found:
+        return dict(zip(QUANTITIES, ("R2", "RMSE", "MAE", "error of a picture's sum"), strict=True))
+    return dict(zip(MASKS, ("mean Dice", "IoU", f"borders (F within {TOLERANCE} pixels)"), strict=True))
+
+
+def shown_figures(found: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
+    """These figures with their intervals."""
+    return [with_interval(found[name], ".4g" if name in QUANTITIES else ".3f") for name in names]
+
+
 def segment_lines(found: Mapping[str, Any]) -> list[str]:
     """The figures in words, for a terminal: a line per class, and the rules."""
-    each = "{}: Dice {}, IoU {}, borders {}"
-    names = ("dice", "iou", "border_f")
-    lines = [each.format(name, *(with_interval(one[n]) for n in names)) for name, one in found["by_class"].items()]
-    absent = [name for name, one in found["by_class"].items() if one["dice"]["value"] is None]
+    lines, known = [], titles(found)
+    for name, one in found.get("by_class", {}).items():
+        dice, iou, border = (with_interval(one[n]) for n in ("dice", "iou", "border_f"))
+        lines.append(f"{name}: Dice {dice}, IoU {iou}, borders {border}")
+    absent = [name for name, one in found.get("by_class", {}).items() if one["dice"]["value"] is None]
     if absent:
         lines.append(
             f"in no mask that was judged, nor predicted: {', '.join(absent)}; means are over the other classes"
         )
-    means = "mean Dice {}, IoU {}, borders (F within " + str(TOLERANCE) + " pixels) {}"
-    lines.append(means.format(*(with_interval(found[n]) for n in MASKS)))
-    for rule, one in found["rules"].items():
-        lines.append(f"{rule}: " + means.format(*(with_interval(one[n]) for n in MASKS)))
-    return lines
+    for rule, one in {"": found, **found["rules"]}.items():
+        pairs = zip(known.values(), shown_figures(one, known), strict=True)
+        lines.append((f"{rule}: " if rule else "") + ", ".join(f"{title} {value}" for title, value in pairs))
+    return [*lines, f"the sum over a picture is {found['sum']['value']:.4g} on average"] if "sum" in found else lines
+
+
+def no_better(found: Mapping[str, Any]) -> list[str]:
+    """A warning where a rule is as good."""
+    main = next(iter(titles(found)))
+    rules = {rule: one[main]["value"] or 0.0 for rule, one in found["rules"].items()}
+    best = max(rules, key=lambda rule: rules[rule])
+    return [f"warning: no better than {best}"] if (found[main]["value"] or 0.0) <= rules[best] else []

@@ -6,12 +6,13 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from unmask.errors import UserError, first_of, option
+from unmask.errors import UserError, first_of, option, setting
 from unmask.modalities.images.segment.crops import IGNORED
+from unmask.modalities.images.segment.figures import Counted, counted, segment_figures
 
 MOST_CLASSES = 64
 """More values than this are not classes: numbers of single objects, or a continuous picture."""
@@ -42,6 +43,9 @@ class Legend:
     ignore: int | None = None
     palette: tuple[int, ...] | None = None
 
+    problem: ClassVar = "segment"
+    scale: ClassVar = None
+
     def numbers(self, values: np.ndarray, name: str) -> np.ndarray:
         """(height, width) int16 numbers of classes from values, `IGNORED` where they say nothing.
 
@@ -66,6 +70,45 @@ class Legend:
     def shown(self, value: Any) -> str:
         """A value in words."""
         return value_name(int(value), self.kind)
+
+    def fitted(self, masks: Sequence[np.ndarray]) -> Legend:
+        """Nothing is learnt of classes."""
+        return self
+
+    def answer(self, answers: np.ndarray) -> np.ndarray:
+        """(height, width) numbers of classes of (classes, height, width) probabilities."""
+        return answers.argmax(0)
+
+    def written(self, answer: np.ndarray) -> np.ndarray:
+        """Numbers of classes as the values of the training masks: uint8 or uint16, of colours (height, width, 3)."""
+        values = np.array(self.values)[answer]
+        if self.kind == "colours":
+            return np.stack([values >> 16, values >> 8 & 255, values & 255], -1).astype(np.uint8)
+        return values.astype(np.uint8 if max(self.values) < 256 else np.uint16)
+
+    def shares(self, masks: Sequence[np.ndarray]) -> dict[str, float]:
+        """Name of a class -> its share of the pixels that have one."""
+        counts = np.sum([np.bincount(mask[mask >= 0], minlength=len(self.names)) for mask in masks], 0)
+        return dict(zip(self.names, (counts / max(counts.sum(), 1)).tolist(), strict=True))
+
+    def summary(self, answer: np.ndarray) -> dict[str, Any]:
+        """Of a picture: the shares of its pixels by class."""
+        return {"shares": self.shares([answer])}
+
+    def counted(self, truth: np.ndarray, predicted: np.ndarray) -> Counted:
+        """What `figures` needs of a picture."""
+        return counted(truth, predicted, len(self.names))
+
+    def figures(self, parts: Sequence[Counted], groups: np.ndarray | None, seed: int) -> dict[str, Any]:
+        """Figures of several pictures."""
+        return segment_figures(parts, self.names, groups, seed)
+
+    def lines(self, masks: Sequence[np.ndarray]) -> list[str]:
+        """What masks hold, in words: the classes and their shares of the pixels."""
+        parts = [f"{name} {share:.1%}" for name, share in self.shares(masks).items()]
+        unknown = sum(int((m < 0).sum()) for m in masks) / max(sum(m.size for m in masks), 1)
+        line = f"{len(masks):,} pictures with masks; classes, by their share of the pixels: {', '.join(parts)}"
+        return [line + (f"; {unknown:.1%} without a class" if unknown else "")]
 
     def about(self) -> dict[str, Any]:
         """As JSON."""
@@ -167,7 +210,8 @@ def _too_many(
     if (ordered and sum(counts[v] for v in often) < 0.98 * total) or (kind == "numbers" and max(values) > VOID):
         return UserError(
             f"{what}: more than {MOST_CLASSES} classes",
-            hint="Where each object has a number of its own, save which pixels are in any: (mask > 0) as 0 and 255.",
+            hint="Where each object has a number of its own, save which pixels are in any: (mask > 0) as 0 and 255; "
+            f"where they are a quantity, such as a height, say {setting('problem', 'regression')}.",
         )
     mixed = [name for name, own in held.items() if not own.keys().isdisjoint(rare)]
     return UserError(

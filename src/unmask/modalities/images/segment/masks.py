@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import ImageOps
 
-from unmask.errors import UserError, first_of, option
+from unmask.errors import UserError, first_of, option, setting
 from unmask.modalities.images.formats.everyday import open_image
-from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice
+from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice, either
 from unmask.modalities.images.reading import decode
 from unmask.modalities.images.reading.layout import pictures_below
-from unmask.modalities.images.segment.legend import VOID, Kind, Legend, legend_of
+from unmask.modalities.images.segment.crops import without
+from unmask.modalities.images.segment.legend import MOST_CLASSES, VOID, Kind, Legend, legend_of
+from unmask.modalities.images.segment.quantity import Quantity, quantity_of
+
+Problem = Literal["auto", "segment", "regression"]
 
 _FOLDED = {"L;2": 85, "L;4": 17}
 """Grey of two and four bits, which Pillow spreads over 0 to 255."""
@@ -108,18 +112,25 @@ def _without_common_end(names: dict[Path, str], known: dict[str, str]) -> dict[P
 
 @dataclass(frozen=True, kw_only=True)
 class RawMask:
-    """A mask as its file has it: (height, width) whole numbers, or colours as 0xRRGGBB; its palette, if it has one."""
+    """A mask as its file has it: (height, width) numbers, or colours as 0xRRGGBB; its palette, if it has one; booleans
+    of pixels that it says nothing of (NaN, nodata), if there are any."""
 
     values: np.ndarray
     kind: Kind = "numbers"
     palette: tuple[int, ...] | None = None
+    missing: np.ndarray | None = None
+
+    @property
+    def known(self) -> np.ndarray:
+        """(pixels,) the values of those that it says something of."""
+        return self.values.ravel() if self.missing is None else self.values[~self.missing]
 
 
 def read_mask(path: Path, choice: Choice) -> list[RawMask]:
     """The masks in a file: one, or one for each slice or frame.
 
     Raises:
-        UserError: it cannot be read, has fractions, or is transparent in places.
+        UserError: it cannot be read, or is transparent in places.
     """
     if (plain := _by_pillow(path)) is not None:
         return [plain]
@@ -128,7 +139,7 @@ def read_mask(path: Path, choice: Choice) -> list[RawMask]:
         raise UserError(f"{path}: {found.what}", hint=found.hint)
     if isinstance(found, Broken):
         raise UserError(f"{path}: {found.reason}", hint="Save the mask anew.")
-    return [raw_mask(path, picture.pixels) for picture in found]
+    return [raw_mask(path, picture.pixels, missing=picture.missing) for picture in found]
 
 
 def _by_pillow(path: Path) -> RawMask | None:
@@ -162,21 +173,21 @@ def _by_pillow(path: Path) -> RawMask | None:
     return raw_mask(path, pixels if pixels.ndim == 3 else pixels[..., None] // folded, palette)
 
 
-def raw_mask(name: Any, pixels: np.ndarray, palette: tuple[int, ...] | None = None) -> RawMask:
-    """Values of (height, width, channels) pixels."""
+def raw_mask(
+    name: Any, pixels: np.ndarray, palette: tuple[int, ...] | None = None, missing: np.ndarray | None = None
+) -> RawMask:
+    """Values of (height, width, channels) pixels; `missing` as decoding found it, NaN is so too."""
     if pixels.dtype == bool:
         pixels = pixels.astype(np.uint8) * 255
-    if pixels.dtype.kind == "f":
-        if not np.array_equal(pixels, np.round(pixels)):
-            raise UserError(
-                f"{name}: a mask with fractions, such as {float(pixels[pixels != np.round(pixels)][0]):g}",
-                hint="Expected whole numbers, one per class; probabilities need a threshold first.",
-            )
-        pixels = pixels.astype(np.int64)
     if pixels.shape[-1] == 3 and (pixels == pixels[..., :1]).all():
         pixels = pixels[..., :1]
     if pixels.shape[-1] == 1:
-        return RawMask(values=pixels[..., 0].astype(np.int64), palette=palette)
+        values = pixels[..., 0]
+        if values.dtype.kind == "f":
+            missing = either(missing, np.isnan(values))
+            values = values if missing is None else np.where(missing, 0, values)
+        whole = values.dtype.kind in "iu" or bool((np.isfinite(values) & (values == np.round(values))).all())
+        return RawMask(values=values.astype(np.int64 if whole else np.float64), palette=palette, missing=missing)
     if pixels.shape[-1] != 3 or pixels.dtype != np.uint8:
         raise UserError(
             f"{name}: a mask of {pixels.shape[-1]} channels of {pixels.dtype}",
@@ -192,7 +203,7 @@ def _of_class_files(paths: Sequence[Path], classes: Sequence[str], choice: Choic
     for path in paths:
         number = 1 + classes.index(path.parts[root])
         for place, mask in enumerate(read_mask(path, choice)):
-            values = np.unique(mask.values)
+            values = np.unique(mask.known)
             if len(values) > 2 or mask.kind == "colours":
                 raise UserError(
                     f"{path}: {len(values):,} values in the mask of one class",
@@ -218,11 +229,11 @@ def _of_class_files(paths: Sequence[Path], classes: Sequence[str], choice: Choic
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:
-    """Masks of pictures, by the pictures' names: numbers of classes, (height, width) int16; what they mean, and what is
-    to be said of them."""
+    """Masks of pictures, by the pictures' names: numbers of classes, (height, width) int16, or a quantity, float32;
+    what they mean, and what is to be said of them."""
 
     of: dict[str, list[np.ndarray]]
-    legend: Legend
+    legend: Legend | Quantity
     notes: list[str]
 
 
@@ -232,15 +243,19 @@ def read_masks(
     *,
     choice: Choice,
     ignore: str | int | None = "auto",
-    legend: Legend | None = None,
+    legend: Legend | Quantity | None = None,
+    problem: Problem = "auto",
 ) -> Masks:
     """Read masks.
 
     Args:
-        choice: how files are read that can be read in more than one way, as the pictures are.
+        choice: how files are read that can be read in more than one way, as the pictures are; but what says that
+            nothing was measured in a picture does not say it of a mask.
         ignore: the value of pixels without a class, 'none', or 'auto': 255 beside classes numbered from 0 or 1.
-        legend: the classes of masks read before, which these must have.
+        legend: what masks read before hold: their classes, which these must have, or a quantity.
+        problem: 'segment' for classes, 'regression' for a quantity; 'auto': what they are by their values.
     """
+    choice = replace(choice, nodata=None)
     root = len(Path(folder).expanduser().parts)
 
     def read(name: str) -> list[RawMask]:
@@ -248,7 +263,7 @@ def read_masks(
         return _of_class_files(paths, where.classes, choice, root) if where.classes else read_mask(paths[0], choice)
 
     raw = _each(where.files, read)
-    return masks_of(raw, str(folder), where.classes, ignore=ignore, legend=legend)
+    return masks_of(raw, str(folder), where.classes, ignore=ignore, legend=legend, problem=problem)
 
 
 def masks_of(
@@ -257,14 +272,20 @@ def masks_of(
     classes: Sequence[str] = (),
     *,
     ignore: str | int | None = "auto",
-    legend: Legend | None = None,
+    legend: Legend | Quantity | None = None,
+    problem: Problem = "auto",
 ) -> Masks:
     """`read_masks` of masks that are in memory; `where`: what they are called in messages."""
     every = [(name, mask) for name, masks in raw.items() for mask in masks]
+    if _hold_a_quantity(every, where, problem if legend is None else legend.problem):
+        if not isinstance(legend, Quantity):
+            legend = quantity_of([mask.known for _, mask in every], ignore, f"the masks in {where}")
+        return _as_targets(raw, legend, [])
+    assert not isinstance(legend, Quantity)
     coloured = [name for name, mask in every if mask.kind == "colours"]
     if coloured:  # black, white and grey ones among them are colours too
         raw = {
-            name: [m if m.kind == "colours" else RawMask(values=m.values * 0x10101, kind="colours") for m in masks]
+            name: [m if m.kind == "colours" else replace(m, values=m.values * 0x10101, kind="colours") for m in masks]
             for name, masks in raw.items()
         }
     notes: list[str] = []
@@ -280,15 +301,59 @@ def masks_of(
     if ignore == "auto" and legend.ignore == VOID:
         _check_alike(raw)
     _check_palettes(raw)
-    known = legend
-    numbers = _each(raw, lambda name: [known.numbers(m.values, f"the mask of {name}") for m in raw[name]])
-    return Masks(of=numbers, legend=legend, notes=notes)
+    return _as_targets(raw, legend, notes)
+
+
+def _as_targets(raw: dict[str, list[RawMask]], legend: Legend | Quantity, notes: list[str]) -> Masks:
+    """Masks as they are learnt from."""
+    blank = legend.values[0] if isinstance(legend, Legend) else 0
+
+    def target(mask: RawMask, name: str) -> np.ndarray:
+        if mask.missing is None:
+            return legend.numbers(mask.values, name)
+        return without(legend.numbers(np.where(mask.missing, blank, mask.values), name), mask.missing)
+
+    of = _each(raw, lambda name: [target(mask, f"the mask of {name}") for mask in raw[name]])
+    return Masks(of=of, legend=legend, notes=notes)
+
+
+def _hold_a_quantity(every: Sequence[tuple[str, RawMask]], where: str, problem: str) -> bool:
+    """Whether masks hold a quantity: what is neither many fractions nor few whole numbers is asked for.
+
+    Raises:
+        UserError: naming the setting that says what the numbers are, or the masks that are none.
+    """
+    fractions = [name for name, mask in every if mask.values.dtype.kind == "f"]
+    other = [name for name, mask in every if mask.kind != "numbers" or mask.palette]
+    if not fractions and problem != "regression":
+        return False
+    if other:
+        raise UserError(
+            f"a quantity per pixel, but {len(other):,} of {len(every):,} masks in {where} have colours, a palette or a "
+            f"folder per class: {first_of(other, 10)}",
+            hint="Expected one channel of numbers.",
+        )
+    few = set[float]()
+    for _, mask in every:
+        few |= set(np.unique(mask.known).tolist())
+        if len(few) > MOST_CLASSES:
+            break
+    if problem == "segment" or (problem == "auto" and len(few) <= MOST_CLASSES):
+        some = [v for v in sorted(few) if v != round(v)]
+        raise UserError(
+            f"{len(fractions):,} of {len(every):,} masks in {where} have fractions"
+            + (f", such as {first_of([f'{v:g}' for v in some], 3)}" if some else "")
+            + f": {first_of(fractions, 10)}",
+            hint="Expected whole numbers, one per class; probabilities need a threshold first. Where they are a "
+            f"quantity, say {setting('problem', 'regression')}.",
+        )
+    return True
 
 
 def _check_alike(raw: dict[str, list[RawMask]]) -> None:
     """Refuse masks of 0 and 255 alone among those in which 255 stands beside other classes: there it may be the class
     that the others call 1."""
-    alone = [name for name, masks in raw.items() if any(set(np.unique(m.values)) == {0, VOID} for m in masks)]
+    alone = [name for name, masks in raw.items() if any(set(np.unique(m.known)) == {0, VOID} for m in masks)]
     if alone:
         raise UserError(
             f"{len(alone):,} of {len(raw):,} masks have the values 0 and 255 alone, where others have other classes: "
@@ -303,7 +368,7 @@ def _check_palettes(raw: dict[str, list[RawMask]]) -> None:
     seen: dict[int, tuple[tuple[int, ...], str]] = {}
     for name, masks in raw.items():
         for mask in masks:
-            for value in np.unique(mask.values).tolist() if mask.palette else ():
+            for value in np.unique(mask.known).tolist() if mask.palette else ():
                 colour = tuple((mask.palette or ())[3 * value : 3 * value + 3])
                 first, other = seen.setdefault(value, (colour, name))
                 if first != colour:
@@ -332,7 +397,7 @@ def _each(names: Iterable[str], made: Callable[[str], Any]) -> dict[str, Any]:
 
 def _counts(mask: RawMask) -> Counter[int]:
     """Value -> how many pixels have it."""
-    values, often = np.unique(mask.values, return_counts=True)
+    values, often = np.unique(mask.known, return_counts=True)
     return Counter(dict(zip(values.tolist(), often.tolist(), strict=True)))
 
 
@@ -344,9 +409,3 @@ def _of_files(holding: Mapping[str, Counter[int]], classes: Sequence[str], where
             hint="Take the folder away, or give masks that have its class.",
         )
     return Legend(kind="files", values=tuple(range(len(classes) + 1)), names=("background", *classes))
-
-
-def shares(masks: Sequence[np.ndarray], legend: Legend) -> list[float]:
-    """Of each class, its share of the pixels that have one."""
-    counts = np.sum([np.bincount(mask[mask >= 0], minlength=len(legend.names)) for mask in masks], 0)
-    return (counts / max(counts.sum(), 1)).tolist()

@@ -1,5 +1,5 @@
-"""The network that gives every pixel a class: a pretrained encoder of patches, and convolutions over the pixels beside
-it, which know where a border runs.
+"""The network that gives every pixel a class, or a quantity: a pretrained encoder of patches, and convolutions over the
+pixels beside it, which know where a border runs.
 
 Shape letters: n (crops), channels, height, width_px, rows and columns (of the grid of patches), classes.
 """
@@ -55,12 +55,13 @@ class SegmentNet(nn.Module):
 
     Args:
         model: the masked model; crops are of its picture size.
-        classes: how many.
+        classes: how many; 1 of a quantity.
+        scale: the mean of the quantity and the deviation, in which it is answered; None of classes.
     """
 
-    def __init__(self, model: MaskedModel[PatchCodec], classes: int) -> None:
+    def __init__(self, model: MaskedModel[PatchCodec], classes: int, scale: tuple[float, float] | None = None) -> None:
         super().__init__()
-        self.masked = model
+        self.masked, self.scale = model, scale
         config, width = model.codec.config, model.encoder.config.width
         self.depths = read_depths(len(model.encoder.config.layer_order))
         self.norms = nn.ModuleList([LayerNorm(width) for _ in self.depths])
@@ -102,6 +103,11 @@ class SegmentNet(nn.Module):
             x = F.interpolate(x, level.shape[2:], mode="nearest")
             x = block(torch.cat([level, x], 1))
         return self.head(x).float()
+
+    def answers(self, seen: Float[Tensor, "n channels height width_px"]) -> Float[Tensor, "n classes height width_px"]:
+        """Probabilities of the classes, or the quantity in its own unit."""
+        found = self(seen)
+        return found.softmax(1) if self.scale is None else found * self.scale[1] + self.scale[0]
 
     def states(self, seen: Float[Tensor, "n channels height width_px"]) -> Float[Tensor, "n joined rows columns"]:
         """The encoder's states at several depths, merged, on the grid of patches."""

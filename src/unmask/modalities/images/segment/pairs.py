@@ -20,8 +20,10 @@ from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
 from unmask.modalities.images.reading.from_files import decode_files
 from unmask.modalities.images.reading.layout import folder_group, pictures_below
 from unmask.modalities.images.reading.listing import File
+from unmask.modalities.images.segment.crops import without
 from unmask.modalities.images.segment.legend import Legend
-from unmask.modalities.images.segment.masks import Masks, RawMask, find_masks, masks_of, raw_mask, read_masks, shares
+from unmask.modalities.images.segment.masks import Masks, Problem, RawMask, find_masks, masks_of, raw_mask, read_masks
+from unmask.modalities.images.segment.quantity import Quantity
 from unmask.modalities.images.segment.scenes import WholePicture, whole_pictures
 
 SHOWN = 10
@@ -33,11 +35,11 @@ the second lies within a quarter of that difference of the usual one of the firs
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Pictures with their masks, (height, width) int16 numbers of classes; the classes; what is to be said of them;
-    (name, reason) of pictures that could not be read; names of those without a mask."""
+    """Pictures with their masks, (height, width) int16 numbers of classes or float32 quantities; what these mean and
+    what is to be said of them; (name, reason) of pictures that could not be read; names of those without a mask."""
 
     pairs: list[tuple[WholePicture, np.ndarray]]
-    legend: Legend
+    legend: Legend | Quantity
     notes: list[str]
     skipped: list[tuple[str, str]]
     without: list[str]
@@ -49,7 +51,8 @@ def read_pairs(
     masks: Any,
     *,
     ignore: str | int | None = "auto",
-    legend: Legend | None = None,
+    legend: Legend | Quantity | None = None,
+    problem: Problem = "auto",
     group: str | None = None,
     reading: dict[str, Any] | None = None,
 ) -> Pairs:
@@ -59,7 +62,7 @@ def read_pairs(
         model: the `ImageModel` that says how pictures are read.
         images: a folder, files, or what else `read_images` takes.
         masks: a folder, of pictures in files; else arrays in the order of the pictures.
-        legend: the classes that the masks must have.
+        legend, problem: what masks hold; see `masks.read_masks`.
         reading: how files are read; see `sources.read_images`.
 
     Raises:
@@ -68,10 +71,11 @@ def read_pairs(
     if isinstance(masks, str | Path):
         if not are_files(images):
             raise UserError("masks in files of pictures that are none", hint="Give both in files, or both as arrays.")
-        found, known, without, turns = _from_files(model, images, masks, ignore, legend, group, reading or {})
+        how: dict[str, Any] = {"ignore": ignore, "legend": legend, "problem": problem}
+        found, known, rest, turns = _from_files(model, images, masks, how, group, reading or {})
     else:
-        found, known = _from_memory(model, images, masks, ignore, legend)
-        without, turns = [], {}
+        found, known = _from_memory(model, images, masks, ignore=ignore, legend=legend, problem=problem)
+        rest, turns = [], {}
     pairs, used = [], dict.fromkeys(known.of, 0)
     wrong: list[str] = []
     for whole in whole_pictures(found):
@@ -87,7 +91,7 @@ def read_pairs(
             end = ", the size before the picture was turned as its EXIF data say" if stored else ""
             wrong.append(f"{whole.name} has {width} x {height} pixels, its mask {wide} x {high}{end}")
         if whole.missing is not None:
-            mask = np.where(whole.missing, np.int16(-1), mask) if mask.shape == whole.missing.shape else mask
+            mask = without(mask, whole.missing) if mask.shape == whole.missing.shape else mask
         pairs.append((whole, mask))
     counts = [f"{n}: {used[n]} pictures, {len(m)} masks" for n, m in known.of.items() if used[n] and used[n] != len(m)]
     if wrong or counts:
@@ -100,25 +104,24 @@ def read_pairs(
     if not pairs:
         reasons = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
         raise UserError(f"no picture with a mask could be read{reasons}", hint="Give pictures that can be opened.")
-    notes = [*found.notes, *known.notes, *_class_lines([m for _, m in pairs], known.legend)]
+    notes = [*found.notes, *known.notes, *known.legend.lines([m for _, m in pairs])]
     notes += [*_turned_notes(pairs, turns), *_inverted_notes(pairs, known.legend)]
-    if without:
-        notes.append(f"{len(without):,} pictures without a mask are left out")
-    return Pairs(pairs=pairs, legend=known.legend, notes=notes, skipped=found.skipped, without=without)
+    if rest:
+        notes.append(f"{len(rest):,} pictures without a mask are left out")
+    return Pairs(pairs=pairs, legend=known.legend, notes=notes, skipped=found.skipped, without=rest)
 
 
 def _from_files(
     model: Any,
     images: Any,
     masks: str | Path,
-    ignore: str | int | None,
-    legend: Legend | None,
+    how: dict[str, Any],
     group: str | None,
     reading: dict[str, Any],
 ) -> tuple[ImageSet, Masks, list[str], dict[str, int]]:
     root, names = listed(images, masks)
     where = find_masks(names, masks)
-    known = read_masks(where, masks, choice=choice_of(model, reading), ignore=ignore, legend=legend)
+    known = read_masks(where, masks, choice=choice_of(model, reading), **how)
     found = read_files(model, root, list(where.files), group=group, reading=reading)
     return found, known, where.without, {name: turn for name in where.files if (turn := turned(str(root / name))) > 1}
 
@@ -165,9 +168,7 @@ def listed(images: Any, masks: str | Path | None = None) -> tuple[Path, list[str
     return root, [str(f.relative_to(root)) for f in found]
 
 
-def _from_memory(
-    model: Any, images: Any, masks: Any, ignore: str | int | None, legend: Legend | None
-) -> tuple[ImageSet, Masks]:
+def _from_memory(model: Any, images: Any, masks: Any, **how: Any) -> tuple[ImageSet, Masks]:
     found: ImageSet = model.read(images, view="tile", overlap=0, problem="none")
     assert found.tiles is not None
     names = found.tiles.names
@@ -182,7 +183,7 @@ def _from_memory(
                 hint="Expected (height, width) numbers of classes.",
             )
         raw[name] = [raw_mask(f"the mask of picture {name}", mask if mask.ndim == 3 else mask[..., None])]
-    return found, masks_of(raw, "the arrays", ignore=ignore, legend=legend)
+    return found, masks_of(raw, "the arrays", **how)
 
 
 def _turned_notes(pairs: Sequence[tuple[WholePicture, np.ndarray]], turns: dict[str, int]) -> list[str]:
@@ -197,11 +198,11 @@ def _turned_notes(pairs: Sequence[tuple[WholePicture, np.ndarray]], turns: dict[
     ]
 
 
-def _inverted_notes(pairs: Sequence[tuple[WholePicture, np.ndarray]], legend: Legend) -> list[str]:
+def _inverted_notes(pairs: Sequence[tuple[WholePicture, np.ndarray]], legend: Legend | Quantity) -> list[str]:
     """A line on masks of two classes in which these may have changed places."""
-    if len(legend.names) != 2 or len(pairs) < 3:
+    if isinstance(legend, Quantity) or len(legend.names) != 2 or len(pairs) < 3:
         return []
-    each = np.array([shares([mask], legend)[1] for _, mask in pairs])
+    each = np.array([legend.shares([mask])[legend.names[1]] for _, mask in pairs])
     usual = float(np.median(each))
     far = abs(1 - 2 * usual)
     if far <= INVERTED:
@@ -213,11 +214,3 @@ def _inverted_notes(pairs: Sequence[tuple[WholePicture, np.ndarray]], legend: Le
     return [
         f"warning: {len(odd):,} masks may be inverted: {legend.names[1]} is {usual:.0%} of a usual one, here: {named}"
     ]
-
-
-def _class_lines(masks: Sequence[np.ndarray], legend: Legend) -> list[str]:
-    """The classes and their shares of the pixels."""
-    parts = [f"{name} {share:.1%}" for name, share in zip(legend.names, shares(masks, legend), strict=True)]
-    unknown = sum(int((m < 0).sum()) for m in masks) / max(sum(m.size for m in masks), 1)
-    line = f"{len(masks):,} pictures with masks; classes, by their share of the pixels: {', '.join(parts)}"
-    return [line + (f"; {unknown:.1%} without a class" if unknown else "")]

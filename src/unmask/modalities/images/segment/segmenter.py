@@ -1,4 +1,4 @@
-"""A segmenter ready to use: a class for every pixel of pictures of any size."""
+"""A segmenter ready to use: a class, or a quantity, for every pixel of pictures of any size."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from unmask.modalities.images.reading.copies import digest
 from unmask.modalities.images.recipes import ATTRIBUTES
 from unmask.modalities.images.segment.baselines import rule_masks
 from unmask.modalities.images.segment.crops import Scene
-from unmask.modalities.images.segment.figures import Counted, counted, segment_figures
 from unmask.modalities.images.segment.legend import Legend, value_of
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.pairs import read_pairs
+from unmask.modalities.images.segment.quantity import Quantity, number_of, target_of
 from unmask.modalities.images.segment.scenes import WholePicture, whole_pictures
-from unmask.modalities.images.segment.tiles import picture_probabilities
+from unmask.modalities.images.segment.tiles import picture_answers
 from unmask.training.precision import computing
 from unmask.verbs import Usable
 
@@ -45,7 +45,7 @@ class Segmenter(Usable):
     Attributes:
         model: the image model below.
         net: encoder and convolutions.
-        legend: the classes, and the values that stand for them in masks.
+        legend: the classes, and the values that stand for them in masks; or the quantity.
         rules: what rules without a network know of the training pictures; see `baselines.learnt_rules`.
         about: what else the folder says: how many pictures, digests of them ('learnt'), figures on held-out ones.
     """
@@ -55,7 +55,7 @@ class Segmenter(Usable):
 
     model: Any
     net: SegmentNet
-    legend: Legend
+    legend: Legend | Quantity
     rules: dict[str, Any]
     about: dict[str, Any] = field(default_factory=dict)
 
@@ -66,8 +66,8 @@ class Segmenter(Usable):
     def restore(cls, model: Any) -> Segmenter:
         """From a loaded folder that holds the convolutions."""
         about = dict(model.folder.settings["segmenter"])
-        legend = Legend.of(about.pop("legend"))
-        net = SegmentNet(model.model, len(legend.names))
+        legend = target_of(about.pop("legend"))
+        net = SegmentNet(model.model, len(legend.names), legend.scale)
         own = {name for name in net.state_dict() if not name.startswith("masked.")}
         if set(model.folder.head) != own:
             raise UserError("the folder lacks parts of the segmenter", hint="Copy the folder again.")
@@ -88,12 +88,12 @@ class Segmenter(Usable):
 
     @property
     def names(self) -> list[str]:
-        """Names of the classes."""
+        """Names of the classes; 'value' of a quantity."""
         return list(self.legend.names)
 
     def meant(self) -> str:
         """What it says of a pixel, in words."""
-        return first_of(self.names)
+        return "a quantity" if isinstance(self.legend, Quantity) else first_of(self.names)
 
     def read(self, images: Any, **options: Any) -> ImageSet:
         """Pictures of any source at their own resolution; see `ImageModel.read`."""
@@ -107,36 +107,36 @@ class Segmenter(Usable):
 
     def probabilities(self, images: Any) -> list[np.ndarray]:
         """(classes, height, width) float32 of each picture, order kept."""
+        self.check_probabilities(True)
         read = self.read(images)
-        found = [self.probabilities_of(self.scene(whole)) for whole in whole_pictures(read)]
+        found = [self.answers(self.scene(whole)) for whole in whole_pictures(read)]
         tell_skipped(images, read)
         return found
 
-    def probabilities_of(self, scene: Scene) -> np.ndarray:
-        """(classes, height, width) float32 of a picture as the network sees it."""
-        with computing(self.precision, self.device):
-            found: np.ndarray = picture_probabilities(self.net, scene.pixels).numpy()
-        return found
+    def check_probabilities(self, wanted: bool) -> None:
+        """Refuse to give probabilities of a quantity."""
+        if wanted and isinstance(self.legend, Quantity):
+            raise UserError("probabilities of a quantity", hint="The model gives one value per pixel: its mean.")
 
-    def values(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers of classes as the values of the training masks: uint8 or uint16, of colours (height, width, 3)."""
-        values = np.array(self.legend.values)[numbers]
-        if self.legend.kind == "colours":
-            return np.stack([values >> 16, values >> 8 & 255, values & 255], -1).astype(np.uint8)
-        return values.astype(np.uint8 if max(self.legend.values) < 256 else np.uint16)
+    def answers(self, scene: Scene) -> np.ndarray:
+        """(classes, height, width) float32 probabilities, or (1, height, width) of the quantity in its own unit, of a
+        picture as the network sees it."""
+        with computing(self.precision, self.device):
+            return picture_answers(self.net, scene.pixels).numpy()
 
     def predict(  # type: ignore[override]  # there are no options
         self, images: Any, out: str | Path | None = None, *, probabilities: bool = False
     ) -> PredictedRows:
         """A mask for each picture, in order: 'name', 'mask' ((height, width) values as the training masks have them, of
         colours (height, width, 3)), 'shares' of the pixels by class; 'probabilities' (classes, height, width) where
-        asked for.
+        asked for. Of a quantity 'mask' is float32, and beside it are its 'mean' and 'sum'.
 
         Args:
             out: a folder to write the masks to instead, in the format of each picture; rows then have 'file'.
         """
         from unmask.modalities.images.segment.written import write_masks
 
+        self.check_probabilities(probabilities)
         if out is not None:
             return PredictedRows(write_masks(self, images, out, probabilities=probabilities), "Masks of {} pictures")
         read = self.read(images)
@@ -150,15 +150,10 @@ class Segmenter(Usable):
 
     def row(self, whole: WholePicture, *, probabilities: bool = False) -> dict[str, Any]:
         """What `predict` gives for a picture."""
-        chances = self.probabilities_of(self.scene(whole))
-        numbers = chances.argmax(0)
-        row = {"name": whole.name, "mask": self.values(numbers), "shares": self.class_shares(numbers)}
-        return row | ({"probabilities": chances} if probabilities else {})
-
-    def class_shares(self, numbers: np.ndarray) -> dict[str, float]:
-        """Name of a class -> its share of the pixels."""
-        counts = np.bincount(numbers.ravel(), minlength=len(self.names))
-        return dict(zip(self.names, (counts / numbers.size).round(6).tolist(), strict=True))
+        answers = self.answers(self.scene(whole))
+        found = self.legend.answer(answers)
+        row = {"name": whole.name, "mask": self.legend.written(found), **self.legend.summary(found)}
+        return row | ({"probabilities": answers} if probabilities else {})
 
     def judge(
         self, scenes: Sequence[Scene], more: Mapping[str, Any] | None = None, *, seed: int = 0
@@ -168,28 +163,28 @@ class Segmenter(Usable):
         Args:
             more: name of a further rule -> a function that gives its mask of a scene.
         """
-        classes, masks = len(self.names), []
-        own: list[Counted] = []
-        rules: dict[str, list[Counted]] = {}
+        legend: Any = self.legend
+        masks, own, rules = list[np.ndarray](), list[Any](), dict[str, list[Any]]()
         for scene in scenes:
             assert scene.mask is not None
-            masks.append(self.probabilities_of(scene).argmax(0))
-            own.append(counted(scene.mask, masks[-1], classes))
+            masks.append(legend.answer(self.answers(scene)))
+            own.append(legend.counted(scene.mask, masks[-1]))
             others = rule_masks(self.rules, scene) | {name: rule(scene) for name, rule in (more or {}).items()}
             for name, mask in others.items():
-                rules.setdefault(name, []).append(counted(scene.mask, mask, classes))
+                rules.setdefault(name, []).append(legend.counted(scene.mask, mask))
         grouped = [scene.group for scene in scenes]
         groups = np.array(grouped) if len(set(grouped)) < len(grouped) else None
-        found = segment_figures(own, self.names, groups, seed)
-        found["rules"] = {name: segment_figures(parts, self.names, groups, seed) for name, parts in rules.items()}
-        found |= {"rows": len(scenes), "pictures": len(scenes), "classes": self.names, "problem": "segment"}
+        found: dict[str, Any] = legend.figures(own, groups, seed)
+        found["rules"] = {name: legend.figures(parts, groups, seed) for name, parts in rules.items()}
+        found |= {"rows": len(scenes), "pictures": len(scenes), "classes": self.names, "problem": legend.problem}
         return found | {"names": [scene.name for scene in scenes]}, masks
 
     def evaluate(
         self, images: Any, masks: Any = None, *, ignore: str | int | None = None, seed: int = 0
     ) -> JudgedFigures:
         """Dice, IoU and the F of borders (within 2 pixels) of each class, what is taken for what, and the same of rules
-        without a network, with 95 % intervals over pictures.
+        without a network, with 95 % intervals over pictures. Of a quantity: R2, RMSE, MAE, and the error of a
+        picture's sum.
 
         Args:
             masks: a folder of masks named as the pictures, or arrays in their order.
@@ -206,9 +201,10 @@ class Segmenter(Usable):
     ) -> tuple[list[Scene], list[str], int]:
         """(pictures with their masks as the network sees them, what is to be said of them, how many cannot be read);
         arguments as `evaluate` and `pairs.read_pairs` have them."""
-        legend = self.legend
+        legend: Any = self.legend
         if ignore is not None:
-            legend = dataclasses.replace(legend, ignore=None if ignore == "none" else value_of(ignore))
+            number = number_of if isinstance(legend, Quantity) else value_of
+            legend = dataclasses.replace(legend, ignore=None if ignore == "none" else number(ignore))
         how = "auto" if ignore is None else ignore
         pairs = read_pairs(self.model, images, masks, ignore=how, legend=legend, reading=reading)
         known = set(self.about.get("learnt", ()))
@@ -228,7 +224,7 @@ class Segmenter(Usable):
         """Size and settings of the model, and the classes."""
         size = sum(p.numel() for p in self.net.parameters()) - sum(p.numel() for p in self.net.masked.parameters())
         found: dict[str, Any] = self.model.inspect()
-        return found | {"classes": self.names, "problem": "segment", "convolution_parameters": size}
+        return found | {"classes": self.names, "problem": self.legend.problem, "convolution_parameters": size}
 
     def save(self, path: str | Path, *, pictures: int | None = None, judged: dict[str, Any] | None = None) -> None:
         """Save as a model folder with its convolutions.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from typing import Literal
 
 from unmask.errors import UserError
 from unmask.modalities.images.recipes import UNREAD
@@ -16,24 +17,30 @@ from unmask.training.settings import (
     require_shares,
 )
 
+SCALE = (0.8, 1.25)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SegmenterSettings:
-    """How a network that gives every pixel a class is fine-tuned.
+    """How a network that gives every pixel a class, or a quantity, is fine-tuned.
 
     Attributes:
+        problem: what masks hold: classes ('segment') or a quantity per pixel, such as a height or a density
+            ('regression'); 'auto': few whole numbers are classes, many fractions a quantity, all else is asked for.
         crop: side, or height,width, of the crops that are learnt from and of the tiles that are predicted, in pixels of
             the pictures; none is the size of the pictures that the model was pretrained on. Positions are resampled.
         ignore: the value of pixels without a class: a number, a colour (#ffffff), or none; auto takes 255 for it where
-            the other values count up from 0 or 1.
+            the other values count up from 0 or 1. NaN and a file's nodata always are without.
         encoder_rate: rate of the pretrained encoder's last layer, times `learning_rate`; the convolutions, which are
             new, have the whole.
         layer_decay: each layer of the encoder has this times the rate of the next.
-        dice: weight of the soft Dice loss (Milletari et al. 2016) beside cross-entropy.
+        dice: weight of the soft Dice loss (Milletari et al. 2016) beside cross-entropy (a quantity has squared error).
         class_weight: most that a rare class may count in the cross-entropy, times the most frequent; weights are the
             inverse root of a class's share. 1 weighs all alike.
-        balance: share of the crops that are drawn around a pixel of a class drawn evenly; the others lie anywhere.
-        scale: factors by which crops are enlarged, low,high; 1,1 for none.
+        balance: share of the crops that are drawn around a pixel of a class drawn evenly (of a quantity: above or below
+            its mean); the others lie anywhere.
+        scale: factors by which crops are enlarged, low,high; 1,1 for none. Default 0.8,1.25 of classes; of a quantity
+            none, for a density or a distance changes with the size of what is seen.
         flip, turn: mirror crops; turn half of them by any angle, half by quarters. Say false where left and right, or
             up, decide the class. The latter half is neither scaled nor bent.
         bend: deviation of a smooth displacement of the crops, in pixels; 0 for none.
@@ -44,11 +51,12 @@ class SegmenterSettings:
             takes the patient of DICOM files and the file elsewhere.
         holdout: share of the pictures (or groups) held out where no validation pictures are given: none of fewer than
             five groups, which are all needed to learn from.
-        keep_best: keep the state with the best mean Dice on the held-out pictures, not the last.
+        keep_best: keep the state with the best mean Dice (RMSE) on the held-out pictures, not the last.
         from_scratch: start from random weights (to see what pretraining is worth).
         examples: show held-out pictures and their masks in report.html, the worst first.
     """
 
+    problem: Literal["auto", "segment", "regression"] = "auto"
     crop: int | tuple[int, int] | None = None
     ignore: str = "auto"
     encoder_rate: float = 0.3
@@ -56,7 +64,7 @@ class SegmenterSettings:
     dice: float = 1.0
     class_weight: float = 3.0
     balance: float = 0.5
-    scale: tuple[float, float] = (0.8, 1.25)
+    scale: tuple[float, float] | None = None
     flip: bool = True
     turn: bool = True
     bend: float = 2.0
@@ -89,7 +97,7 @@ class SegmenterSettings:
         require(self, lambda v: 0 <= v <= 1, "a share, 0 to 1", "balance")
         require(self, lambda v: v >= 0, "a number, 0 or more", "dice", "bend", "jitter")
         require(self, lambda v: v >= 1, "a number, 1 or more", "class_weight")
-        require(self, lambda v: 0 < v[0] <= v[1], "low,high with 0 < low <= high", "scale")
+        require(self, lambda v: v is None or 0 < v[0] <= v[1], "low,high with 0 < low <= high", "scale")
         if self.crop is not None and min(self.crop if isinstance(self.crop, tuple) else (self.crop,)) < 1:
             raise UserError(f"crop={self.crop}", hint="Expected pixels: a side, or height,width.")
 

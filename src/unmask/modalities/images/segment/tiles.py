@@ -1,5 +1,5 @@
-"""Probabilities of a whole picture, from tiles that overlap: a band of rows at a time, so that memory does not grow
-with the picture's height."""
+"""Answers for a whole picture (probabilities, or a quantity), from tiles that overlap: a band of rows at a time, so
+that memory does not grow with the picture's height."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def weights(side: int) -> np.ndarray:
     return np.sin(np.pi * (np.arange(side) + 0.5) / side) ** 2
 
 
-def probability_bands(
+def answer_bands(
     net: SegmentNet, window: Window, size: tuple[int, int]
 ) -> Iterator[tuple[int, Float[Tensor, "classes rows width"]]]:
-    """(first row, probabilities) of bands of rows that make up a picture of `size`, from the top down. Beyond its
+    """(first row, answers) of bands of rows that make up a picture of `size`, from the top down. Beyond its
     borders a picture is mirrored."""
     height, width = size
     high, wide = net.config.image
@@ -69,7 +69,7 @@ def probability_bands(
             parts = [window(rows, mirrored(np.arange(left, left + wide), width)) for left in some]
             seen = torch.from_numpy(np.stack(parts).transpose(0, 3, 1, 2).copy()).to(net.device)
             with torch.inference_mode():
-                answers = net(seen).softmax(1).cpu()
+                answers = net.answers(seen).cpu()
             for left, found in zip(some, answers, strict=True):
                 place = slice(max(left, 0), min(left + wide, width))
                 own = slice(place.start - left, place.stop - left)
@@ -83,7 +83,7 @@ def probability_bands(
         share[high - until :] = 0
 
 
-def picture_probabilities(net: SegmentNet, pixels: np.ndarray) -> Float[Tensor, "classes height width"]:
-    """Probabilities of a picture in memory, (height, width, channels) as the model sees it."""
-    bands = [band for _, band in probability_bands(net, window_of(pixels), (pixels.shape[0], pixels.shape[1]))]
+def picture_answers(net: SegmentNet, pixels: np.ndarray) -> Float[Tensor, "classes height width"]:
+    """Answers for a picture in memory, (height, width, channels) as the model sees it."""
+    bands = [band for _, band in answer_bands(net, window_of(pixels), (pixels.shape[0], pixels.shape[1]))]
     return torch.cat(bands, 1)

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.modalities.images.segment.crops import CropSource, Scene
-from unmask.modalities.images.segment.figures import counted, mean_of, scores
+from unmask.modalities.images.segment.crops import CropSource, Scene, known_of
+from unmask.modalities.images.segment.figures import counted, mean_of, quantity_figures, quantity_sums, scores
 from unmask.modalities.images.segment.network import SegmentNet
 from unmask.modalities.images.segment.settings import SegmenterSettings
-from unmask.modalities.images.segment.tiles import picture_probabilities
+from unmask.modalities.images.segment.tiles import picture_answers
 from unmask.training.budget import MemoryPlan, fit_here, measure_loss
 from unmask.training.finetune import Evaluation, Finetunable, planned_steps
 from unmask.training.optimiser import AdamW, layer_groups
@@ -76,6 +76,15 @@ def segment_loss(
     return entropy + dice * (1 - (2 * both + SMOOTH) / (all_ + SMOOTH)).mean()
 
 
+def quantity_loss(
+    outputs: Float[Tensor, "n 1 height width"], truth: Float[Tensor, "n height width"], scale: tuple[float, float]
+) -> Tensor:
+    """Mean squared error of the quantity, in deviations of the training pixels; NaN has no part."""
+    known = known_of(truth.numpy(force=True))
+    where = torch.from_numpy(known).to(outputs.device)
+    return F.mse_loss(outputs[:, 0][where], (truth[where] - scale[0]) / scale[1], reduction="sum") / max(known.sum(), 1)
+
+
 class SegmentFinetuning(Finetunable):
     """A network and pictures with masks, as `training.finetune` trains them: `train`, and `held`, by which the best
     state is kept, if any. `module` is the network and its running mean, which is what counts."""
@@ -99,7 +108,8 @@ class SegmentFinetuning(Finetunable):
         self.keep_best, self.seed, self.batch = settings.keep_best and bool(held), settings.train.seed, settings.batch
         self.classes, size = net.head.out_channels, net.config.image
         self.source = CropSource(train, self.classes, size, settings)
-        self.weight = class_weights(train, self.classes, settings.class_weight).to(net.device)
+        if net.scale is None:
+            self.weight = class_weights(train, self.classes, settings.class_weight).to(net.device)
         self.rows, self.updates = self.batch, 0
 
     @property
@@ -159,6 +169,8 @@ class SegmentFinetuning(Finetunable):
         pixels, truth = self.source.crops(numbers, key=(self.seed, 0))
         with computing(self.precision, net.device):
             logits = net(pixels.to(net.device))
+        if net.scale is not None:
+            return quantity_loss(logits, truth.to(net.device), net.scale)
         return segment_loss(logits, truth.to(net.device), self.weight, self.settings.dice)
 
     def stepped(self, factor: float, *, applied: bool) -> None:
@@ -168,18 +180,20 @@ class SegmentFinetuning(Finetunable):
             self.module.update(min(self.settings.average, self.updates / (self.updates + 10)))
 
     def evaluate(self) -> Evaluation:
-        """Mean Dice of the running mean's masks on the held-out pictures."""
-        classes = self.classes
-        parts = [counted(scene.mask, self.mask(scene), classes) for scene in self.held if scene.mask is not None]
-        found = scores(np.sum([p.confusion for p in parts], 0), np.sum([p.border for p in parts], 0))
-        dice = float(mean_of(found["dice"]))
+        """Mean Dice of the running mean's masks on the held-out pictures; RMSE of a quantity."""
+        found, scale = [(s.mask, self.answers(s)) for s in self.held if s.mask is not None], self.module.net.scale
+        if scale is not None:
+            error = quantity_figures([quantity_sums(m, a[0], scale[0]) for m, a in found])["rmse"]["value"]
+            return Evaluation.of(np.nan if error is None else -error, {} if error is None else {"rmse": error})
+        parts = [counted(mask, answers.argmax(0), self.classes) for mask, answers in found]
+        of = scores(np.sum([p.confusion for p in parts], 0), np.sum([p.border for p in parts], 0))
+        dice = float(mean_of(of["dice"]))
         return Evaluation.of(dice, {"dice": dice})
 
-    def mask(self, scene: Scene) -> np.ndarray:
-        """(height, width) numbers of classes of a picture."""
+    def answers(self, scene: Scene) -> np.ndarray:
+        """(classes, height, width) of a picture."""
         with computing(self.precision, self.module.mean.device):
-            found: np.ndarray = picture_probabilities(self.module.mean, scene.pixels).argmax(0).numpy()
-        return found
+            return picture_answers(self.module.mean, scene.pixels).numpy()
 
     def saved(self) -> dict[str, Any]:
         return {"rows": self.rows, "updates": self.updates}

@@ -1,4 +1,4 @@
-"""Masks written as their pictures are: size, format, and what says where the pixels lie."""
+"""Masks, or quantities, written as their pictures are: size, format, and what says where the pixels lie."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import described, recoloured, survey_all
 from unmask.modalities.images.segment.masks import without_ending
 from unmask.modalities.images.segment.pairs import choice_of, listed, read_files
+from unmask.modalities.images.segment.quantity import Quantity
 from unmask.modalities.images.segment.scenes import whole_pictures
-from unmask.modalities.images.segment.tiles import probability_bands
+from unmask.modalities.images.segment.tiles import answer_bands
 from unmask.modalities.images.segment.windows import mapped, window_on, written_map
 from unmask.progress import counted
 from unmask.training.precision import computing
@@ -32,7 +33,8 @@ GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 282, 283, 296)
 """Tags that say where the pixels of a TIFF lie (GeoTIFF 1.1, annex B), and how large they are."""
 _RESOLUTION = (282, 283, 296)
 ENDINGS = {".tif": ".tif", ".tiff": ".tif", ".npy": ".npy", ".dcm": ".dcm", ".dicom": ".dcm", ".ima": ".dcm"}
-"""Ending of a picture -> that of its mask; .nii stays, all else is .png."""
+"""Ending of a picture -> that of its mask; .nii stays, all else is .png, or .tif of a quantity, whose floats no PNG
+holds."""
 LEGEND = "classes.json"
 
 
@@ -46,16 +48,18 @@ def write_masks(
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[dict[str, Any]]:
     """Write the masks of pictures in files into a folder, a file of pictures at a time, and `classes.json`: which value
-    is which class. A row for each file: its 'name', 'file', 'pictures' in it, 'shares' of the pixels by class.
+    is which class. A row for each file: its 'name', 'file', 'pictures' in it, 'shares' of the pixels by class; of a
+    quantity its 'mean' and 'sum'.
 
     Args:
         probabilities: write `NAME.probabilities.npy` beside each, (classes, height, width) float32; of several slices
             or frames (pictures, classes, height, width).
         say: what is done with lines on what was made of the files, such as transparency laid on white.
     """
-    folder = Path(out).expanduser()
+    model.check_probabilities(probabilities)
+    folder, quantity = Path(out).expanduser(), isinstance(model.legend, Quantity)
     root, names = listed(images)
-    places = {name: folder / mask_name(name) for name in names}
+    places = {name: folder / mask_name(name, quantity) for name in names}
     often = Counter(places.values())
     twice = [name for name in names if often[places[name]] > 1]
     if twice:
@@ -70,14 +74,15 @@ def write_masks(
     large = {
         name: array for name in names if (array := mapped(root / name, config.channels, depth, choice)) is not None
     }
-    _check(model.model, root, [name for name in names if name not in large], how, choice)
+    _check(model.model, root, [name for name in names if name not in large], how, choice, quantity)
     how = {**how, "rescale": True}  # all together fit
     folder.mkdir(parents=True, exist_ok=True)
-    legend = {
-        name: model.legend.shown(v) if model.legend.kind == "colours" else v
-        for name, v in zip(model.legend.names, model.legend.values, strict=True)
-    }
-    replace_json(folder / LEGEND, legend)
+    if not quantity:
+        legend = {
+            name: model.legend.shown(v) if model.legend.kind == "colours" else v
+            for name, v in zip(model.legend.names, model.legend.values, strict=True)
+        }
+        replace_json(folder / LEGEND, legend)
     for name in counted(names, len(names)):
         place = places[name]
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +111,7 @@ def _readable(root: Path, names: Sequence[str], choice: Choice, images: Any) -> 
     return [name for name in names if name not in broken], headers
 
 
-def _check(model: Any, root: Path, names: Sequence[str], how: dict[str, Any], choice: Choice) -> None:
+def _check(model: Any, root: Path, names: Sequence[str], how: dict[str, Any], choice: Choice, quantity: bool) -> None:
     """Decode all pictures and refuse those that are of another kind than the model's, naming the files, or whose masks
     cannot be written: no picture of a set stays without its mask for what another one lacks.
 
@@ -123,7 +128,7 @@ def _check(model: Any, root: Path, names: Sequence[str], how: dict[str, Any], ch
             found = read_files(model, root, [name], reading={**how, "rescale": True})
             assert found.tiles is not None
             count = len(found.tiles.names)
-            if count > 1 and mask_name(name).endswith(".png"):
+            if count > 1 and mask_name(name, quantity).endswith(".png"):
                 raise UserError(f"{count} pictures in one file", hint="Save them as TIFF or one by one: a PNG has one.")
             ends.setdefault(found.depth, {})[name] = picture_ends(found)
         except UserError as error:
@@ -145,23 +150,32 @@ def _check(model: Any, root: Path, names: Sequence[str], how: dict[str, Any], ch
 
 
 def _whole(model: Any, read: ImageSet, place: Path, picture: Path, probabilities: bool) -> dict[str, Any]:
-    """Write the masks of the pictures in a file: `pictures` and `shares` of its row."""
+    """Write the masks of the pictures in a file: what its row says of them."""
     rows = [model.row(whole, probabilities=probabilities) for whole in whole_pictures(read)]
     write_mask(place, picture, [row["mask"] for row in rows], model.legend.palette)
     if probabilities:
         chances = [row["probabilities"] for row in rows]
         with written(probabilities_file(place)) as new, open(new, "wb") as file:
             np.save(file, chances[0] if len(chances) == 1 else np.stack(chances))
-    shares = {c: float(np.mean([row["shares"][c] for row in rows])) for c in model.names}
-    return {"pictures": len(rows), "shares": shares}
+    return {"pictures": len(rows)} | _together([(row["mask"].shape[0] * row["mask"].shape[1], row) for row in rows])
+
+
+def _together(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """The summary of all pixels, from (how many, summary) of parts."""
+    pixels, each = [n for n, _ in parts], [one for _, one in parts]
+    if "sum" in each[0]:
+        mean = float(np.average([one["mean"] for one in each], weights=pixels))
+        return {"mean": mean, "sum": sum(one["sum"] for one in each)}
+    shares = np.average([list(one["shares"].values()) for one in each], axis=0, weights=pixels)
+    return {"shares": dict(zip(each[0]["shares"], shares.tolist(), strict=True))}
 
 
 def _by_bands(model: Any, array: np.ndarray, place: Path, picture: Path, probabilities: bool) -> dict[str, Any]:
-    """Write the mask of a picture that is mapped, not read: `pictures` and `shares` of its row."""
-    codec, (height, width) = model.net.masked.codec, array.shape[:2]
+    """Write the mask of a picture that is mapped, not read: what its row says of it."""
+    codec, (height, width), legend = model.net.masked.codec, array.shape[:2], model.legend
     window = window_on(array, codec.mean, codec.deviation)
-    values = model.values(np.zeros((1, 1), np.int64))
-    counts = np.zeros(len(model.names), np.int64)
+    values = legend.written(np.zeros((1, 1), np.int64))
+    parts: list[tuple[int, dict[str, Any]]] = []
     tags = [] if place.suffix == ".npy" else [t for t in _tags(picture) if t[0] not in _RESOLUTION]
     with contextlib.ExitStack() as files:
         new = files.enter_context(written(place))
@@ -173,14 +187,14 @@ def _by_bands(model: Any, array: np.ndarray, place: Path, picture: Path, probabi
             shape = (len(model.names), height, width)
             chances = files.enter_context(written_map(new, shape, np.float32, ".npy"))
         with computing(model.precision, model.device):
-            for top, band in probability_bands(model.net, window, (height, width)):
-                numbers = band.argmax(0).numpy()
-                masks[top : top + len(numbers)] = model.values(numbers)
-                counts += np.bincount(numbers.ravel(), minlength=len(counts))
+            for top, band in answer_bands(model.net, window, (height, width)):
+                found = legend.answer(band.numpy())
+                masks[top : top + len(found)] = legend.written(found)
+                parts.append((found.size, legend.summary(found)))
+                parts = [(sum(pixels for pixels, _ in parts), _together(parts))]
                 if chances is not None:
-                    chances[:, top : top + len(numbers)] = band.numpy()
-    shares = (counts / counts.sum()).round(6).tolist()
-    return {"pictures": 1, "shares": dict(zip(model.names, shares, strict=True))}
+                    chances[:, top : top + len(found)] = band.numpy()
+    return {"pictures": 1} | _together(parts)
 
 
 def probabilities_file(place: Path) -> Path:
@@ -188,16 +202,16 @@ def probabilities_file(place: Path) -> Path:
     return place.with_name(f"{Path(without_ending(place.name)).name}.probabilities.npy")
 
 
-def mask_name(name: str) -> str:
+def mask_name(name: str, quantity: bool = False) -> str:
     """The file of a picture's mask.
 
-    >>> mask_name("a/b.jpg"), mask_name("v.nii.gz"), mask_name("s.tiff")
-    ('a/b.png', 'v.nii.gz', 's.tif')
+    >>> mask_name("a/b.jpg"), mask_name("v.nii.gz"), mask_name("s.tiff"), mask_name("b.png", quantity=True)
+    ('a/b.png', 'v.nii.gz', 's.tif', 'b.tif')
     """
     if is_nifti(name):
         return name
     path = Path(name)
-    return str(path.with_suffix(ENDINGS.get(path.suffix.lower(), ".png")))
+    return str(path.with_suffix(ENDINGS.get(path.suffix.lower(), ".tif" if quantity else ".png")))
 
 
 def write_mask(place: Path, picture: Path, masks: Sequence[np.ndarray], palette: Sequence[int] | None) -> None:
@@ -247,6 +261,8 @@ def _tags(picture: Path) -> list[tuple[int, int, int, Any, bool]]:
     """Those of a TIFF that say where its pixels lie, as tifffile writes them."""
     import tifffile
 
+    if picture.suffix.lower() not in (".tif", ".tiff"):
+        return []
     with tifffile.TiffFile(picture) as file:
         first: Any = file.pages[0]
         return [(t.code, int(t.dtype), t.count, t.value, True) for t in first.tags if t.code in GEOREFERENCE]
@@ -281,13 +297,14 @@ def _nifti(new: Path, picture: Path, masks: Sequence[np.ndarray], name: str) -> 
 
 def _dicom(new: Path, picture: Path, masks: Sequence[np.ndarray]) -> None:
     """A derived picture of class numbers (grey, unsigned) in a series of its own, with the patient, the study and the
-    geometry of the picture: every viewer can lay it over."""
+    geometry of the picture: every viewer can lay it over. A quantity is written in 16 bits with a slope and intercept
+    (PS3.3, C.11.1)."""
     import pydicom
     from pydicom.uid import ExplicitVRLittleEndian
 
     data: Any = pydicom.dcmread(picture)
     pixels = np.stack(masks) if len(masks) > 1 else masks[0]
-    coloured = masks[0].ndim == 3
+    coloured, of = masks[0].ndim == 3, "numbers of classes"
     dropped = (
         "PixelData", "RescaleSlope", "RescaleIntercept", "RescaleType", "WindowCenter", "WindowWidth",
         "WindowCenterWidthExplanation", "VOILUTSequence", "VOILUTFunction", "ModalityLUTSequence", "PixelPaddingValue",
@@ -300,11 +317,16 @@ def _dicom(new: Path, picture: Path, masks: Sequence[np.ndarray]) -> None:
     for name in dropped:
         if name in data:
             delattr(data, name)
+    if pixels.dtype.kind == "f":
+        least, of = float(pixels.min()), "a quantity"
+        slope = float(f"{max((float(pixels.max()) - least) / 65535, 1e-30):.9e}")
+        data.RescaleSlope, data.RescaleIntercept, data.RescaleType = f"{slope:.9e}", f"{least:.9e}", "US"
+        pixels = np.round((pixels - least) / slope).clip(0, 65535).astype(np.uint16)
     bits = 8 * pixels.dtype.itemsize
     data.SOPInstanceUID = _uid(f"{data.SOPInstanceUID} mask")
     if "SeriesInstanceUID" in data:
         data.SeriesInstanceUID = _uid(f"{data.SeriesInstanceUID} mask")
-    data.SeriesDescription, data.ImageType = "unmask: numbers of classes", ["DERIVED", "SECONDARY", "OTHER"]
+    data.SeriesDescription, data.ImageType = f"unmask: {of}", ["DERIVED", "SECONDARY", "OTHER"]
     data.PhotometricInterpretation = "RGB" if coloured else "MONOCHROME2"
     data.SamplesPerPixel, data.PixelRepresentation = 3 if coloured else 1, 0
     if coloured:

@@ -39,7 +39,7 @@ class Finetuned(Printed):
         """Figures on held-out pictures beside those of rules."""
         figures, judged = self.figures, self.figures.get("validation")
         pictures = figures.get("whole_pictures", figures["pictures"])
-        labels = "masks" if figures["problem"] == "segment" else "labels"
+        labels = "masks" if isinstance(self.model, Segmenter) else "labels"
         return figures_shown(
             f"A {type(self.model).__name__.lower()} of {self.model.meant()}, learnt from {pictures:,} pictures: "
             f"{figures['steps']:,} steps, {figures['seconds']:.0f} s",

@@ -56,7 +56,7 @@ def finetune_segment(
     reading: dict[str, Any] | None = None,
     **overrides: Any,
 ) -> Finetuned:
-    """Fine-tune an image model on pictures with masks, to give every pixel a class.
+    """Fine-tune an image model on pictures with masks, to give every pixel a class, or a quantity.
 
     Pictures are learnt from at their own resolution, in crops of `crop` pixels, and predicted in tiles that overlap.
 
@@ -67,7 +67,8 @@ def finetune_segment(
             folder, which lives as long as the result.
         masks: a folder of masks named as the pictures (the ending may differ), of class numbers, two values, a palette,
             or colours; or of a folder per class with such files of one class. Of pictures in memory arrays in their
-            order, (height, width).
+            order, (height, width). Masks of many fractions are a quantity, such as a height or a density (of whole
+            numbers say `problem='regression'`).
         validation, validation_masks: pictures to judge and to choose the best state by, and their masks (default: in
             `masks`); without them a `holdout` share of the pictures, of five or more.
         settings, overrides: fields of `SegmenterSettings` and of its `train`, as keywords (`steps=500`), a dict or an
@@ -100,8 +101,8 @@ def finetune_segment(
     if settings.from_scratch:
         masked = untrained(masked, train_settings.seed).to(base.device)
     precision = resolve_precision(train_settings.precision, base.device)
-    legend = pairs.legend
-    net = SegmentNet(masked, len(legend.names))
+    legend = pairs.legend.fitted([mask for _, mask in pairs.pairs])
+    net = SegmentNet(masked, len(legend.names), legend.scale)
     net = net.to(base.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     codec = masked.codec
     train, held = (
@@ -125,7 +126,7 @@ def finetune_segment(
     )
     figures: dict[str, Any] = {
         "pictures": len(train),
-        "problem": "segment",
+        "problem": legend.problem,
         "classes": list(legend.names),
         "crop": list(size),
         "notes": notes,
@@ -163,7 +164,7 @@ def _pairs(
 ) -> tuple[Pairs, list[Any], list[str]]:
     """(training pictures with their masks, those held out, what is to be said of them)."""
     how: dict[str, Any] = {"ignore": settings.ignore, "group": settings.group, "reading": reading}
-    pairs = read_pairs(base, data, masks, **how)
+    pairs = read_pairs(base, data, masks, problem=settings.problem, **how)
     notes, legend = [*pairs.notes], pairs.legend
     if pairs.skipped:
         notes.append(f"{len(pairs.skipped):,} pictures cannot be read")
@@ -188,7 +189,7 @@ def _pairs(
     together = joined(groups, found if groups is None else found._replace(near=found.near[:0]))
     if together is None:
         together = np.arange(len(wholes))
-    out = _held_out(together, [m for _, m in pairs.pairs], settings, len(legend.names))
+    out = _held_out(together, [m for _, m in pairs.pairs], settings, 0 if legend.scale else len(legend.names))
     held, kept = ([pair for pair, o in zip(pairs.pairs, out, strict=True) if o == side] for side in (True, False))
     if held:
         notes.append(f"{len(held):,} pictures held out")
@@ -228,7 +229,7 @@ def _held_out(groups: np.ndarray, masks: Sequence[np.ndarray], settings: Segment
     if len(names) < FEWEST or not settings.holdout:
         return out[each]
     has = np.zeros((len(names), classes), bool)
-    for number, mask in zip(each, masks, strict=True):
+    for number, mask in zip(each, masks, strict=True) if classes else ():
         has[number, np.unique(mask[mask >= 0])] = True
     count = max(1, round(len(names) * settings.holdout))
     for number in np.random.default_rng(settings.train.seed).permutation(len(names)):

@@ -13,10 +13,10 @@ from unmask.evaluation.charts import table
 from unmask.evaluation.classes import confusion_table
 from unmask.evaluation.report import Report, training_curves
 from unmask.evaluation.resampling import with_interval
-from unmask.modalities.images.network.card import MASKS
 from unmask.modalities.images.segment.crops import Scene
-from unmask.modalities.images.segment.figures import TOLERANCE
+from unmask.modalities.images.segment.figures import shown_figures, titles
 from unmask.modalities.images.segment.legend import Legend
+from unmask.modalities.images.segment.quantity import Quantity
 from unmask.modalities.images.uses.drawing import LARGEST, gallery, shown_range, to_rgb
 
 DRAWN = 12
@@ -32,6 +32,10 @@ COLOURS = np.array(
 UNKNOWN = np.array([255, 255, 255], np.uint8)
 """Where no class is known."""
 MISSED, RIGHT = np.array([220, 38, 38], np.uint8), 0.35
+SCALE = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)])
+"""Of a quantity in drawings, from low to high (viridis)."""
+OFF = np.array([(37, 99, 235), (255, 255, 255), (220, 38, 38)])
+"""Of what is too low, right, too high."""
 
 
 def class_colours(count: int) -> np.ndarray:
@@ -46,21 +50,46 @@ def drawn_mask(numbers: np.ndarray) -> np.ndarray:
     return found
 
 
-def compared(scene: Scene, predicted: np.ndarray) -> np.ndarray:
-    """A picture, its mask, the prediction, and where the two differ (red on the picture), side by side."""
+def drawn_quantity(values: np.ndarray, low: float, high: float, colours: np.ndarray = SCALE) -> np.ndarray:
+    """(height, width) values as (height, width, 3) colours; white where nothing is known."""
+    place = np.nan_to_num((values - low) / max(high - low, 1e-30)) * (len(colours) - 1)
+    each = [np.interp(place, np.arange(len(colours)), channel) for channel in colours.T]
+    return np.where(np.isnan(values)[..., None], UNKNOWN, np.stack(each, -1).round().astype(np.uint8))
+
+
+def quantity_ends(masks: Sequence[np.ndarray]) -> tuple[float, float]:
+    """What is drawn darkest and brightest: all but the outermost half per cent of the values."""
+    known = np.concatenate([m[~np.isnan(m)] for m in masks])
+    low, high = np.percentile(known, [0.5, 99.5]) if len(known) else (0, 1)
+    return float(low), float(high)
+
+
+def compared(scene: Scene, predicted: np.ndarray, ends: tuple[float, float] | None = None) -> np.ndarray:
+    """A picture, its mask, the prediction, and where the two differ (red on the picture), side by side. Of a quantity,
+    drawn from the one of `ends` to the other, it is red where it is too high and blue where too low."""
     assert scene.mask is not None
     step = max(1, -(-max(scene.mask.shape) // LARGEST))
     pixels, truth, found = (a[::step, ::step] for a in (scene.pixels, scene.mask, predicted))
     picture = to_rgb(pixels, shown_range(pixels))
-    wrong = (truth != found) & (truth >= 0)
-    faded = (255 - RIGHT * (255 - picture.astype(np.float32))).astype(np.uint8)
-    differs = np.where(wrong[..., None], MISSED, faded)
+    if ends is not None:
+        drawn, far = [drawn_quantity(a, *ends) for a in (truth, found)], ends[1] - ends[0]
+        differs = drawn_quantity(found - truth, -far, far, OFF)
+    else:
+        drawn, wrong = [drawn_mask(truth), drawn_mask(found)], (truth != found) & (truth >= 0)
+        faded = (255 - RIGHT * (255 - picture.astype(np.float32))).astype(np.uint8)
+        differs = np.where(wrong[..., None], MISSED, faded)
     gap = np.full((len(picture), 4, 3), 255, np.uint8)
-    return np.concatenate([picture, gap, drawn_mask(truth), gap, drawn_mask(found), gap, differs], 1)
+    return np.concatenate([picture, gap, drawn[0], gap, drawn[1], gap, differs], 1)
 
 
-def legend_of_page(legend: Legend) -> Markup:
-    """The colours of the classes."""
+def legend_of_page(legend: Legend | Quantity, ends: tuple[float, float] | None) -> Markup:
+    """The colours of the classes, or of a quantity."""
+    if ends is not None:
+        bar = Markup(
+            '<p>{:.4g} <span style="display:inline-block;width:8em;height:1em;vertical-align:middle;'
+            'background:linear-gradient(to right,{})"></span> {:.4g}</p>'
+        )
+        return bar.format(ends[0], ",".join(f"rgb({r},{g},{b})" for r, g, b in SCALE.tolist()), ends[1])
     box = Markup('<span style="display:inline-block;width:1em;height:1em;background:rgb({},{},{})"></span> {} &nbsp; ')
     parts = [box.format(*COLOURS[k % len(COLOURS)].tolist(), name) for k, name in enumerate(legend.names)]
     return Markup("<p>{}</p>").format(Markup("").join(parts))
@@ -68,11 +97,14 @@ def legend_of_page(legend: Legend) -> Markup:
 
 def figure_sections(page: Report, found: Mapping[str, Any]) -> None:
     """Figures beside those of rules, by class, and what is taken for what."""
-    rows = [("this model", *(with_interval(found[n]) for n in MASKS))]
-    rows += [(rule, *(with_interval(one[n]) for n in MASKS)) for rule, one in found["rules"].items()]
-    head = ("means over classes", "Dice", "IoU", f"F of borders within {TOLERANCE} pixels")
+    known = titles(found)
+    rows = [(rule, *shown_figures(one, known)) for rule, one in {"this model": found, **found["rules"]}.items()]
     note = f"{found['pictures']:,} pictures; 95 % intervals by bootstrap of pictures (of groups where there are some)."
-    page.section("Beside rules", table(head, rows), note=note)
+    if "by_class" not in found:
+        note += f" The sum over a picture is {found['sum']['value']:.4g} on average."
+        page.section("Beside rules", table(("of all pixels", *known.values()), rows), note=note)
+        return
+    page.section("Beside rules", table(("means over classes", *known.values()), rows), note=note)
     rows = [(c, *(with_interval(one[n]) for n in ("dice", "iou", "border_f"))) for c, one in found["by_class"].items()]
     page.section("By class", table(("class", "Dice", "IoU", "F of borders"), rows))
     page.section(
@@ -83,27 +115,36 @@ def figure_sections(page: Report, found: Mapping[str, Any]) -> None:
 
 
 def picture_section(
-    page: Report, found: Mapping[str, Any], scenes: Sequence[Scene], masks: Sequence[np.ndarray], legend: Legend
+    page: Report,
+    found: Mapping[str, Any],
+    scenes: Sequence[Scene],
+    masks: Sequence[np.ndarray],
+    legend: Legend | Quantity,
 ) -> None:
-    """The pictures by their Dice, the worst first."""
-    order = np.argsort([np.inf if d is None else d for d in found["dice_of_pictures"]], kind="stable")[:DRAWN]
-    body = legend_of_page(legend)
+    """The pictures by their Dice or RMSE, the worst first."""
+    ends = quantity_ends([s.mask for s in scenes if s.mask is not None]) if isinstance(legend, Quantity) else None
+    each, what = (
+        found["dice_of_pictures" if ends is None else "rmse_of_pictures"],
+        "mean Dice" if ends is None else "RMSE",
+    )
+    worst = 1 if ends is None else -1
+    order = np.argsort([np.inf if one is None else worst * one for one in each], kind="stable")[:DRAWN]
+    body = legend_of_page(legend, ends)
     for number in order.tolist():
-        dice = found["dice_of_pictures"][number]
-        title = f"{found['names'][number]}: mean Dice {'-' if dice is None else f'{dice:.3f}'}"
-        body += Markup("<p>{}</p>").format(title) + gallery([compared(scenes[number], masks[number])], title)
+        title = f"{found['names'][number]}: {what} {'-' if each[number] is None else f'{each[number]:.3g}'}"
+        body += Markup("<p>{}</p>").format(title) + gallery([compared(scenes[number], masks[number], ends)], title)
+    differs = "in red where they differ" if ends is None else "red where it is too high, blue where it is too low"
     page.section(
         "Pictures, the worst first",
         body,
-        note="From the left: the picture, its mask, the prediction, and in red where they differ (white in a mask: no "
-        "class known).",
+        note=f"From the left: the picture, its mask, the prediction, and {differs} (white in a mask: nothing known).",
     )
 
 
 def facts(found: Mapping[str, Any]) -> dict[str, Any]:
     """Header cards."""
-    shown = {"Mean Dice": found["macro_dice"], "Mean IoU": found["macro_iou"], "Borders (F)": found["macro_border_f"]}
-    return {title: with_interval(one) for title, one in shown.items()}
+    known = {name: title[:1].upper() + title[1:] for name, title in titles(found).items()}
+    return dict(zip(known.values(), shown_figures(found, known), strict=True))
 
 
 def segmented_report(
@@ -112,11 +153,12 @@ def segmented_report(
     figures: Mapping[str, Any],
     settings: Any,
     notes: Sequence[str],
-    judged: tuple[Sequence[Scene], Sequence[np.ndarray], Legend] | None,
+    judged: tuple[Sequence[Scene], Sequence[np.ndarray], Legend | Quantity] | None,
 ) -> None:
     """`report.html` of a fine-tuning into `new`, of the curves in `out`: figures on held-out pictures, and these with
     their masks, where `judged` has them."""
-    page = Report("Segmentation of images", str(out))
+    classes = figures["problem"] == "segment"
+    page = Report("Segmentation of images" if classes else "A quantity per pixel of images", str(out))
     found = figures.get("validation")
     shown = {"Pictures": figures["pictures"], "Steps": figures["steps"], "Time": f"{figures['seconds']:.0f} s"}
     page.facts(shown if found is None else facts(found) | shown)
@@ -124,7 +166,9 @@ def segmented_report(
         figure_sections(page, found)
     if found is not None and judged is not None:
         picture_section(page, found, *judged)
-    curves = training_curves(out / "metrics.jsonl", loss="cross-entropy + Dice", where="")
+    curves = training_curves(
+        out / "metrics.jsonl", loss="cross-entropy + Dice" if classes else "squared error, in variances", where=""
+    )
     page.section("Training", curves, note="; ".join(notes))
     page.settings(settings)
     page.write(new / "report.html")
@@ -135,7 +179,7 @@ def evaluation_report(
     path: str | Path,
     scenes: Sequence[Scene],
     masks: Sequence[np.ndarray],
-    legend: Legend,
+    legend: Legend | Quantity,
     *,
     model: str,
     data: str,
