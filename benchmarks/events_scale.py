@@ -1,8 +1,8 @@
 """Patient events larger than memory: from MEDS shards to the first steps of pretraining, time and peak memory by size.
 
     python benchmarks/events_scale.py --folder /tmp/scale [--millions 1,10,100] [--codes 300,20000] [--store disk]
-    [--steps 20] python benchmarks/events_scale.py --folder /tmp/scale --labels 20000,100000 [--states] [--tuned]   the
-    outcome head, a tuned encoder
+    [--steps 20] python benchmarks/events_scale.py --folder /tmp/scale --labels 20000,100000 [--states]   the
+    outcome head
 
 Simulated patients of 500 events on average (a tenth of the codes makes half of them; 60 % have a value) are written as
 shards of about a million events by numpy and pyarrow, 12 bytes per event; the last figures are those of the largest
@@ -110,10 +110,10 @@ def pretrained(meds: str, out: str, store: str, steps: int) -> dict[str, float]:
     }
 
 
-def tuned(meds: str, model: str, out: str, states: bool, encoder: bool) -> dict[str, float]:
-    """Fine-tune the outcome head, with `encoder` beside a copy of the encoder too, on the task of the folder."""
+def tuned(meds: str, model: str, out: str, states: bool) -> dict[str, float]:
+    """Fine-tune the outcome head on the task of the folder."""
     from unmask.memory import peak_memory
-    from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
+    from unmask.modalities.events.recipes import OutcomeSettings
     from unmask.modalities.events.uses.finetune import finetune_outcome
 
     settings = OutcomeSettings(
@@ -122,8 +122,6 @@ def tuned(meds: str, model: str, out: str, states: bool, encoder: bool) -> dict[
         baselines=False,
         epochs=2,
         trees=30,
-        encoder="tuned" if encoder else "frozen",
-        tune=TuneSettings(epochs=1, least_steps=1),
     )
     run = finetune_outcome(model, meds, Path(meds) / "task", out, settings=settings)
     figures = run.figures["results"]["ours"]
@@ -150,17 +148,12 @@ def main() -> None:
     parser.add_argument("--steps", default="20")
     parser.add_argument("--labels", default="")
     parser.add_argument("--states", action="store_true", help="the head reads the encoder's states too")
-    parser.add_argument("--tuned", action="store_true", help="a copy of the encoder is trained for one epoch too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.child:
         kind, *given = a.child
-        made = (
-            pretrained(*given[:3], int(given[3]))
-            if kind == "pretrain"
-            else tuned(*given[:3], *(g == "True" for g in given[3:]))
-        )
+        made = pretrained(*given[:3], int(given[3])) if kind == "pretrain" else tuned(*given[:3], given[3] == "True")
         print(json.dumps(made))
         return
     if a.folder is None:
@@ -171,7 +164,7 @@ def main() -> None:
         meds = a.folder / "labelled"
         simulate(meds, max(0.1, labels / 100_000), 300, labels)
         child("pretrain", str(meds), str(a.folder / "model"), a.store, a.steps)
-        row = child("outcome", str(meds), str(a.folder / "model"), str(a.folder / "head"), str(a.states), str(a.tuned))
+        row = child("outcome", str(meds), str(a.folder / "model"), str(a.folder / "head"), str(a.states))
         print(
             f"{row['labels']:>10,} labels: {row['whole']:.0f} s ({row['cpu_whole']:.0f} s cpu), peak "
             f"{row['peak_mb']:,.0f} MB, AUROC {row['auroc']:.3f}",

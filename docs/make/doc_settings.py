@@ -10,7 +10,7 @@ from typing import Any
 
 from doc_reference import _hint, escaped
 from unmask.modalities.events.recipes import RECIPES as EVENT_RECIPES
-from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, TuneSettings
+from unmask.modalities.events.recipes import EventSettings, OutcomeSettings
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.recipes import RECIPES as IMAGE_RECIPES
 from unmask.modalities.images.recipes import ImageSettings
@@ -33,7 +33,6 @@ CLASSES = {
     "finetune: masks of pictures": (SegmenterSettings, {}),
     "pretrain events": (EventSettings, EVENT_RECIPES),
     "finetune outcome and next-visit": (OutcomeSettings, {}),
-    "the tuned encoder of finetune outcome": (TuneSettings, {}),
     "how a run is trained": (TrainSettings, {}),
 }
 

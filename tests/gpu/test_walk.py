@@ -30,12 +30,8 @@ from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
-from unmask.modalities.events.outcome import tune
-from unmask.modalities.events.outcome.targets import Binary
-from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, TuneSettings
+from unmask.modalities.events.recipes import EventSettings
 from unmask.modalities.events.recipes import with_overrides as event_settings
-from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import Labels, read_meds
 from unmask.modalities.events.uses.pretrain import pretrain as pretrain_events
 from unmask.modalities.images.classify import probe_start
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
@@ -263,24 +259,6 @@ def test_a_step_of_a_picture_classifier_waits_for_the_step_before_it_alone(
         finetune_classify(tmp_path / "m", bars(), tmp_path / str(steps), settings=settings, console=False)
 
     assert_one_wait_per_step(walk, 1, 3)  # of the first epoch: then comes a look at the held-out pictures
-
-
-def test_a_step_of_tuning_for_an_outcome_waits_for_the_step_before_it_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(tune, "OUTPUT_STEPS", 1)
-    event_run(tmp_path / "m", {"steps": 1, "precision": "fp32"})
-    events = read_meds(tmp_path / "meds")
-    patients = np.arange(len(events))
-    labels = Labels(subject=patients, time=np.full(len(events), events.time.max()), value=patients % 2)
-
-    def walk(steps: int) -> None:
-        model = unmask.load(tmp_path / "m", device="cuda", precision="bf16")
-        settings = OutcomeSettings(tune=TuneSettings(batch=len(events), epochs=1, least_steps=steps))
-        tuner = model.tuner(Histories(events, model.folder.vocabulary), labels, Binary(), settings)
-        tuner.fit(model.folder.model, patients, Binary().encode(labels))
-
-    assert_one_wait_per_step(walk, 1, 3)
 
 
 def assert_one_wait_per_step(walk: Callable[[int], None], few: int, many: int) -> None:

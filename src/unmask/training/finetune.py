@@ -61,13 +61,11 @@ class Finetunable(ABC):
 
     Attributes:
         keep_best: end in the best state; else in the last one.
-        evaluate_last: look at the held-out data after the last step too, wherever it falls.
         evaluations_count: whether the time of looks counts towards the minutes that end a run.
         divided: each process of a launcher takes its share of a step (`launcher.rank_range`); else each does all of it.
     """
 
     keep_best: bool = True
-    evaluate_last: bool = True
     evaluations_count: bool = True
     divided: bool = True
 
@@ -270,7 +268,7 @@ class _Loop:
         every = self.settings.validate_every
         if every is None:
             return False
-        return self.progress.step % every == 0 or (self.work.evaluate_last and self.done >= 1.0)
+        return self.progress.step % every == 0 or self.done >= 1.0
 
     def _evaluate(self) -> None:
         """Look at the held-out data, and keep the state where it is the best so far."""

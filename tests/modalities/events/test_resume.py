@@ -14,8 +14,7 @@ from event_data import main_ok
 from unmask.cli import main
 from unmask.errors import UserError
 from unmask.modalities.events.outcome.outcome import HeadFinetuning
-from unmask.modalities.events.outcome.tune import EncoderFinetuning
-from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
+from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.next_visit import finetune_next_visit
 from unmask.training.finetune import Finetunable
@@ -27,8 +26,6 @@ SHORT = OutcomeSettings(
     trees=5,
     curve=False,
     baselines=False,
-    encoder="tuned",
-    tune=TuneSettings(epochs=2, least_steps=1),
     checkpoint_seconds=1e-9,
 )
 
@@ -77,26 +74,22 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("task", ["outcome", "next-visit"])
 def test_resumed_is_uninterrupted(task: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Killed within an epoch of the head's members, then within one of the encoder."""
+    """Killed within an epoch of the head's members."""
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        heads, encoders = (at_step(0, killed, work, patched) for work in (HeadFinetuning, EncoderFinetuning))
+        steps = at_step(0, killed, HeadFinetuning, patched)
         whole = tuned(task, home, tmp_path / "whole")
-    assert len(heads) >= 18
-    assert len(encoders) > 4
-    for work, step in ((HeadFinetuning, 17), (EncoderFinetuning, 3)):
-        with monkeypatch.context() as patched:
-            taken = at_step(step, killed, work, patched)
-            with pytest.raises(Killed):
-                tuned(task, home, out, resume=True)
-        assert taken[-1] == step
-        assert not out.exists()
+    assert len(steps) >= 18
     with monkeypatch.context() as patched:
-        again, left = (at_step(0, killed, work, patched) for work in (HeadFinetuning, EncoderFinetuning))
+        taken = at_step(17, killed, HeadFinetuning, patched)
+        with pytest.raises(Killed):
+            tuned(task, home, out, resume=True)
+    assert taken == steps[:17]
+    assert not out.exists()
+    with monkeypatch.context() as patched:
+        left = at_step(0, killed, HeadFinetuning, patched)
         found = tuned(task, home, out, resume=True)
-    # What was done is not trained again: of a yes or no the head and encoder that its line comes from are the first.
-    second = heads[heads.index(1, 1) :] if task == "outcome" else []
-    assert (again, left) == (second, encoders[2:])
+    assert left == steps[16:]  # what was done is not trained again
     assert found["results"] == whole["results"]
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
@@ -105,7 +98,7 @@ def test_resumed_is_uninterrupted(task: str, home: Path, tmp_path: Path, monkeyp
 def test_every_training_of_a_run_is_gone_on_with(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A head of its own for its line (five), the model, and each part of the learning curve; and a signal, which saves
     between two checkpoints."""
-    settings = replace(SHORT, encoder="frozen", tune=TuneSettings(), curve=True, checkpoint_seconds=1e9)
+    settings = replace(SHORT, curve=True, checkpoint_seconds=1e9)
     with monkeypatch.context() as patched:
         steps = at_step(0, killed, HeadFinetuning, patched)
         whole = tuned("outcome", home, tmp_path / "whole", settings)

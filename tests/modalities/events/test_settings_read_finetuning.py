@@ -14,8 +14,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.modalities.events.outcome.outcome import HeadFinetuning
-from unmask.modalities.events.outcome.tune import EncoderFinetuning
-from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, TuneSettings, with_overrides
+from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.uses.demo import simulate
 from unmask.modalities.events.uses.finetune import finetune_outcome
@@ -47,7 +46,6 @@ OTHER = {
     "epochs": 1,
     "patience": 20,
     "holdout": 0.4,
-    "encoder": "tuned",
     "states": True,
     "summaries": False,
     "answers": True,
@@ -65,17 +63,6 @@ BY_OTHER_TESTS = {"device", "most_unknown"}
 """Where there is one processor, and of codes that the model does not know: nothing changes here."""
 BESIDE: dict[str, dict] = {"precision": {"states": True}}
 """Of the encoder, which is not read where summaries hold every code."""
-TUNE = {
-    "epochs": 40,
-    "least_steps": 60,
-    "patience": 1,
-    "batch": 4,
-    "learning_rate": 1e-2,
-    "weight_decay": 0.9,
-    "drop": 0.6,
-    "dropout": 0.6,
-}
-TUNED = {"encoder": "tuned", "members": 1, "trees": 0, "tune.patience": 3, "tune.epochs": 3, "tune.least_steps": 40}
 KINDS = {
     "yes or no": {"problem", "level", "codes", "visit_gap", "checkpoint_seconds"},
     "numbers": {"codes", "visit_gap", "checkpoint_seconds", "worth"},
@@ -118,14 +105,14 @@ def home(tmp_path_factory) -> Path:
 def steps_are_noted():
     """Their losses, in `TAKEN`."""
     with pytest.MonkeyPatch.context() as patched:
-        for work in (HeadFinetuning, EncoderFinetuning):
+        really = HeadFinetuning.backward
 
-            def backward(self, *items, really=work.backward, **about):
-                loss = really(self, *items, **about)
-                TAKEN.append(float(loss))
-                return loss
+        def backward(self, *items, **about):
+            loss = really(self, *items, **about)
+            TAKEN.append(float(loss))
+            return loss
 
-            patched.setattr(work, "backward", backward)
+        patched.setattr(HeadFinetuning, "backward", backward)
         yield
 
 
@@ -150,18 +137,12 @@ def found(home: Path, place: Path, kind: str, given: dict, *, data=None, checkpo
 
 
 @pytest.fixture(scope="module")
-def tuned(home: Path, tmp_path_factory) -> list[str]:
-    return found(home, tmp_path_factory.mktemp("tuned") / "run", "yes or no", TUNED)
-
-
-@pytest.fixture(scope="module")
 def usual(home: Path, tmp_path_factory) -> dict[str, list[str]]:
     return {kind: found(home, tmp_path_factory.mktemp("usual") / "run", kind, {}) for kind in KINDS}
 
 
 def test_every_setting_has_another_value_here():
-    assert set(OTHER) | BY_OTHER_TESTS | {"tune"} == {f.name for f in dataclasses.fields(OutcomeSettings)}
-    assert set(TUNE) == {f.name for f in dataclasses.fields(TuneSettings)}
+    assert set(OTHER) | BY_OTHER_TESTS == {f.name for f in dataclasses.fields(OutcomeSettings)}
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
@@ -174,14 +155,6 @@ def test_a_setting_of_fine_tuning_changes_what_comes_of_it_or_is_refused(name, k
         more = BESIDE.get(name)
         without = found(home, tmp_path / "without", kind, more) if more else usual[kind]
         assert found(home, tmp_path / "run", kind, {**(more or {}), name: OTHER[name]}) != without
-
-
-@pytest.mark.parametrize("name", TUNE)
-def test_a_setting_of_a_tuned_encoder_changes_it_or_is_refused(name, home, tuned, tmp_path):
-    given = {f"tune.{name}": TUNE[name]}
-    with pytest.raises(UserError, match=f"tune.{name}=.*without encoder='tuned'.*nothing reads this"):
-        found(home, tmp_path / "run", "yes or no", given)
-    assert found(home, tmp_path / "run", "yes or no", TUNED | given) != tuned
 
 
 @pytest.mark.parametrize("kind", KINDS)

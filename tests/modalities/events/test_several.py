@@ -11,8 +11,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from several import together
-from unmask.modalities.events.outcome.tune import EncoderFinetuning
-from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
+from unmask.modalities.events.outcome.outcome import HeadFinetuning
+from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.uses.finetune import finetune_outcome
 
 SHORT = OutcomeSettings(
@@ -22,28 +22,26 @@ SHORT = OutcomeSettings(
     trees=5,
     curve=False,
     baselines=False,
-    encoder="tuned",
-    tune=TuneSettings(epochs=2, least_steps=1, drop=0.0, dropout=0.0),
     precision="fp32",
     device="cpu",
 )
 
 
 def tuned(home: Path, out: Path, stop_at: int | None = None, **more: Any) -> str:
-    """How a fine-tuning ended; a signal comes in the middle of a step of the encoder."""
-    really = EncoderFinetuning.backward
+    """How a fine-tuning ended; a signal comes in the middle of a step."""
+    really = HeadFinetuning.backward
 
     def backward(self: Any, *items: Any, **about: Any) -> Any:
         if about["step"] == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
         return really(self, *items, **about)
 
-    EncoderFinetuning.backward = backward  # type: ignore[method-assign]
+    HeadFinetuning.backward = backward  # type: ignore[method-assign]
     try:
         given = (home / "model", home / "meds", home / "task", out)
         return finetune_outcome(*given, settings=SHORT, checkpoints=True, **more).figures["stopped"]
     finally:
-        EncoderFinetuning.backward = really  # type: ignore[method-assign]
+        HeadFinetuning.backward = really  # type: ignore[method-assign]
 
 
 def both(home: Path, out: Path) -> tuple[str, str]:

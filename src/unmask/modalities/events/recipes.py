@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -202,37 +201,6 @@ def check_read(settings: EventSettings) -> None:
         refuse_unread(settings, ["store_folder"], f"with {setting('store', 'memory')}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TuneSettings:
-    """How the encoder is fine-tuned.
-
-    Attributes:
-        epochs: passes over the training patients at most, or as many as make `least_steps` steps.
-        patience: evaluations on the validation patients (one per epoch, or every 20 steps) without improvement before
-            training stops.
-        least_steps: optimiser steps at least, where `epochs` would be fewer.
-        batch: points per step.
-        learning_rate, weight_decay: the peak, and the decay.
-        drop: share of each history's events left out, others in each epoch.
-        dropout: on the pooled states.
-    """
-
-    epochs: int = 12
-    least_steps: int = 300
-    patience: int = 4
-    batch: int = 32
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    drop: float = 0.3
-    dropout: float = 0.3
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        require_counts(self, "epochs", "least_steps", "patience", "batch")
-        require_shares(self, "drop", "dropout")
-        _require_rates(self)
-
-
 def moment_of(given: str, name: str) -> int:
     """Microseconds of a day (its end) or a time, UTC where it names no zone.
 
@@ -270,9 +238,6 @@ class OutcomeSettings:
         dropout, weight_decay, learning_rate, epochs, patience: of a member's training.
         holdout: share of labelled patients that no member and no baseline sees: the report is about them. Where
             the data's splits hold patients out, those are.
-        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too, and its predictions are averaged with
-            those of networks and trees.
-        tune: how the encoder is fine-tuned: `TuneSettings`.
         states: use the pretrained encoder's pooled states. None: where the model knows more codes than the summaries
             hold (200), or where these are left out; with every code in the summaries, states added nothing.
         summaries: use each code's last, min, max, mean and count.
@@ -304,8 +269,6 @@ class OutcomeSettings:
     epochs: int = 40
     patience: int = 6
     holdout: float = 0.2
-    encoder: Literal["frozen", "tuned"] = "frozen"
-    tune: TuneSettings = field(default_factory=TuneSettings)
     states: bool | None = None
     summaries: bool = True
     answers: bool = False
@@ -355,9 +318,6 @@ def check_outcome_read(settings: OutcomeSettings, kind: str, *, own_splits: bool
         refuse_unread(settings, ["problem", "worth", "examples"], "in finetune next-visit")
     else:
         refuse_unread(settings, ["codes", "visit_gap"], "in finetune outcome")
-    if settings.encoder == "frozen":
-        tune = [f"tune.{f.name}" for f in dataclasses.fields(TuneSettings)]
-        refuse_unread(settings, tune, f"without {setting('encoder', 'tuned')}")
     if own_splits:
         refuse_unread(settings, ["holdout"], "of data whose splits say who is held out")
     if not checkpoints:

@@ -8,7 +8,7 @@ Features are read some points at a time, so that memory does not grow with the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,9 @@ class OutcomeHead(nn.Module):
                     found.setdefault(name, []).append(trees.predict(part)[:, -target.outputs :])
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
-    def predict(self, x: np.ndarray | Features, target: Target, others: Sequence[np.ndarray] = ()) -> np.ndarray:
-        """(points, outputs) probabilities: of the head's parts and `others`, each counting alike."""
-        return target.blend([*self.voices(x, target).values(), *others])
+    def predict(self, x: np.ndarray | Features, target: Target) -> np.ndarray:
+        """(points, outputs) probabilities of all parts, each counting alike."""
+        return target.blend([*self.voices(x, target).values()])
 
 
 def scale_of(x: np.ndarray | Features) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

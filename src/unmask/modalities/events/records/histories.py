@@ -197,22 +197,15 @@ class Histories:
         )
 
     def batches(
-        self,
-        points: Labels | None,
-        numbers: np.ndarray,
-        *,
-        slots: int,
-        change: Callable[[Example], Example] | None = None,
+        self, points: Labels | None, numbers: np.ndarray, *, slots: int
     ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
-        """Examples of the points (or subjects, their histories whole) of these numbers in batches, each put through
-        `change`; which of `numbers` each batch holds. For a point, the prediction time is an input of the
-        model."""
+        """Examples of the points (or subjects, their histories whole) of these numbers in batches; which of `numbers`
+        each batch holds. For a point, the prediction time is an input of the model."""
         for start in counted(range(0, len(numbers), BLOCK), len(numbers), lambda _: BLOCK):
             examples = []
             for i in numbers[start : start + BLOCK].tolist():
                 subject, time = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))
-                example = self.example(subject, time, slots=slots, requested=time)
-                examples.append(example if change is None else change(example))
+                examples.append(self.example(subject, time, slots=slots, requested=time))
             for batch, held in packed_batches(examples, slots):
                 yield batch, start + held
 

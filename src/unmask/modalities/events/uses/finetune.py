@@ -171,7 +171,7 @@ def finished(
     """Write the fine-tuned folder, its figures, to which time, device and precision are added, and its report.
     `patients`: as `who_trained` gives them; `rule`: what the model is judged beside."""
     folder = loaded.folder
-    folder.head, folder.tuned, target = fitted
+    folder.head, target = fitted
     folder.outcome = {**dataclasses.asdict(work.settings), "target": target.to_dict(), "patients": patients}
     folder.outcome |= {} if rule is None else {"age_and_count": dataclasses.asdict(rule)}
     about = {"results": [f.to_dict() for f in scored_figures(found)], "counts": counts(found)}

@@ -20,8 +20,6 @@ from unmask.evaluation.card import add_card, remembered
 from unmask.files import check_weights, damaged
 from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.outcome.outcome import OutcomeHead
-from unmask.modalities.events.outcome.targets import from_dict
-from unmask.modalities.events.outcome.tune import Tuned
 from unmask.modalities.events.questions.query_fit import QueryModel
 from unmask.modalities.events.questions.query_head import QueryHead
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
@@ -37,15 +35,14 @@ ROTARY = Rotary(base=10_000.0)
 
 @dataclass
 class EventFolder:
-    """A loaded folder: model, vocabulary, settings; where fine-tuned, the outcome head and the encoder tuned for it;
-    what its card says of data and figures."""
+    """A loaded folder: model, vocabulary, settings; where fine-tuned, the outcome head; what its card says
+    of data and figures."""
 
     model: MaskedModel[EventCodec]
     vocabulary: Vocabulary
     settings: EventSettings
     head: OutcomeHead | None = None
     outcome: dict[str, Any] | None = None
-    tuned: Tuned | None = None
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -116,7 +113,7 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
 
 def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:
     """Write the folder's three files and its model card."""
-    parts = {"model": folder.model, "head": folder.head, "tuned": folder.tuned}
+    parts = {"model": folder.model, "head": folder.head}
     state = {f"{name}.{k}": v for name, part in parts.items() if part is not None for k, v in part.state_dict().items()}
     state = {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}
     settings = dataclasses.asdict(folder.settings)
@@ -125,7 +122,7 @@ def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] |
     more = {"kind": "events", "format": FORMAT, "events": settings, "vocabulary": folder.vocabulary.to_dict()}
     more |= remembered(about or {}, Path(out))
     if folder.head is not None:
-        more |= {"outcome": folder.outcome, "head": folder.head.shape(), "tuned": folder.tuned is not None}
+        more |= {"outcome": folder.outcome, "head": folder.head.shape()}
 
     with written_folder(out) as new:
         save_file(state, new / "model.safetensors", metadata={"format": "pt"})
@@ -150,8 +147,7 @@ def load_folder(path: str | Path) -> EventFolder:
         vocabulary = Vocabulary.from_dict(about["vocabulary"])
         model = new_model(settings, len(vocabulary))
         head = OutcomeHead(**about["head"]) if "head" in about else None
-        tuned = Tuned(model, from_dict(about["outcome"]["target"]).outputs) if about.get("tuned") else None
-        for name, part in (("model.", model), ("head.", head), ("tuned.", tuned)):
+        for name, part in (("model.", model), ("head.", head)):
             if part is not None:
                 part.load_state_dict({k.removeprefix(name): v for k, v in weights.items() if k.startswith(name)})
     return EventFolder(
@@ -160,6 +156,5 @@ def load_folder(path: str | Path) -> EventFolder:
         settings=settings,
         head=head,
         outcome=about.get("outcome"),
-        tuned=None if tuned is None else tuned.eval(),
         about={name: about[name] for name in ("data", "source", "results", "counts") if name in about},
     )

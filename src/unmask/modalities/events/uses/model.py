@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.embed import embed_batches
+from unmask.core.embed import embed_batches, pooled_by
 from unmask.core.score import Mode
 from unmask.errors import UserError, option, outside
 from unmask.evaluation.results import JudgedFigures, figures_shown
@@ -24,10 +24,9 @@ from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.features import Features, gather
 from unmask.modalities.events.outcome.scoring import constant, scored, unseen_classes
 from unmask.modalities.events.outcome.targets import MultiLabel, NumberTarget, Target, TimeToEvent, from_dict
-from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.questions.query_task import question_of
 from unmask.modalities.events.questions.query_text import EXAMPLE
-from unmask.modalities.events.recipes import OutcomeSettings, moment_of, structure_of
+from unmask.modalities.events.recipes import moment_of, structure_of
 from unmask.modalities.events.records.aces import is_task, read_task
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories, odd_value_lines, unknown_line, unknown_of
@@ -162,7 +161,7 @@ class EventModel(Usable):
         numbers = np.arange(len(histories.events) if points is None else len(points))
         batches = histories.batches(points, numbers, slots=settings.slots)
         with self._computing():
-            return embed_batches(model, batches, mean_and_maximum, count=len(numbers), width=2 * settings.width)
+            return embed_batches(model, batches, pooled_by("mean+max"), count=len(numbers), width=2 * settings.width)
 
     def learnt(self, *, states: bool, answers: bool) -> Callable[[Histories, Labels], np.ndarray] | None:
         """What makes the learnt features of points: pooled states, then answers; None without either."""
@@ -181,22 +180,6 @@ class EventModel(Usable):
         """What the outcome head reads: summaries, then pooled states, then answers."""
         found, names = gather(histories, points, self.learnt(states=states, answers=answers))
         return found if summaries else found.some(np.arange(len(names), found.shape[1]))
-
-    def tuner(
-        self, histories: Histories, points: Labels, target: Target, settings: OutcomeSettings | None = None
-    ) -> Tuner:
-        """What fine-tunes copies of the encoder for a task, and asks them."""
-        settings = settings or OutcomeSettings()
-        return Tuner(
-            histories=histories,
-            points=points,
-            target=target,
-            slots=self.folder.settings.slots,
-            settings=settings.tune,
-            seed=settings.seed,
-            device=self.device,
-            context=self._computing,
-        )
 
     def predict(  # type: ignore[override]  # of events: at which points
         self, data: Any, out: Any = None, *, labels: Any = None
@@ -407,10 +390,7 @@ class EventModel(Usable):
         assert head is not None
         target = from_dict(outcome["target"])
         x = self.features(histories, points, **{part: outcome[part] for part in ("states", "summaries", "answers")})
-        others = []
-        if self.folder.tuned is not None:
-            others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
-        return target, target.finished(head.predict(x, target, others), histories, points)
+        return target, target.finished(head.predict(x, target), histories, points)
 
     def fill(self, data: Any, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
         """Missing values with an interval (kind "value"), and the likeliest next events ("next").

@@ -16,7 +16,6 @@ from unmask.modalities.events.outcome.number import nearest
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
 from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent
-from unmask.modalities.events.outcome.tune import Tuned
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
@@ -31,10 +30,9 @@ after the other, as give them."""
 
 
 class FittedOutcome(NamedTuple):
-    """A head, the encoder tuned for it, and what they are asked, which for numbers holds the intervals too."""
+    """A head, and what it is asked, which for numbers holds the intervals too."""
 
     head: OutcomeHead
-    tuned: Tuned | None
     target: Target
 
 
@@ -58,7 +56,7 @@ class OutcomeWork:
         stages: Stages | None = None,
     ) -> None:
         self.stages = stages
-        self.masked, self.histories, self.points = loaded.folder.model, histories, points
+        self.histories, self.points = histories, points
         self.target, self.y = target, y
         if settings.states is None:
             beyond = len(loaded.folder.vocabulary.codes) > MOST_CODES
@@ -84,7 +82,6 @@ class OutcomeWork:
             last=last_values([names[i] for i in used]),
             seed=settings.seed,
         )
-        self.tuner = loaded.tuner(histories, points, target, settings) if settings.encoder == "tuned" else None
 
     def use(self, settings: OutcomeSettings) -> None:
         """Read the parts that these settings name, of those that were made."""
@@ -97,7 +94,7 @@ class OutcomeWork:
         target = self.target
         if isinstance(target, NumberTarget | Binary) and intervals:
             target = self._calibrated(target, train)
-        return FittedOutcome(*self._fit(train), target)
+        return FittedOutcome(self._fit(train), target)
 
     def _calibrated(self, target: NumberTarget | Binary, train: np.ndarray) -> NumberTarget | Binary:
         """The target with the line, or the intervals, that come from training patients set apart: a head is fitted on
@@ -106,13 +103,13 @@ class OutcomeWork:
         fold = folds(
             target.strata(self.y[train]), self.points.subject[train], np.random.default_rng([self.settings.seed, 83])
         )
-        parts = 1 if self.tuner is not None else min(5, -(-5 * CALIBRATING // len(train)))
+        parts = min(5, -(-5 * CALIBRATING // len(train)))
         left_out, ours, ruled = [], [], []
         for k in range(parts):
             fold_points, rest = train[fold == k], train[fold != k]
             if len(fold_points) and len(rest):
                 left_out.append(fold_points)
-                ours.append(self.predict(FittedOutcome(*self._fit(rest), target), fold_points)["ours"])
+                ours.append(self.predict(FittedOutcome(self._fit(rest), target), fold_points)["ours"])
                 if isinstance(target, NumberTarget):
                     # What the last value of a code says, carried forward (True) and as a line through it (False).
                     points = self.points.take(fold_points)
@@ -133,18 +130,15 @@ class OutcomeWork:
             p = target.mixed(p, predicted[which]) if weight else p
         return target.calibrated(p, self.y[test])
 
-    def _fit(self, train: np.ndarray) -> tuple[OutcomeHead, Tuned | None]:
+    def _fit(self, train: np.ndarray) -> OutcomeHead:
         x, y, groups = self.x.part(train), self.y[train], self.points.subject[train]
-        stage = (lambda name: None) if self.stages is None else self.stages.next
-        head = fit_head(x, y, groups, self.settings, self.target, checkpointer=stage("head"))
-        return head, None if self.tuner is None else self.tuner.fit(self.masked, train, y, stage("encoder"))
+        stage = None if self.stages is None else self.stages.next("head")
+        return fit_head(x, y, groups, self.settings, self.target, checkpointer=stage)
 
     def predict(self, fitted: FittedOutcome, test: np.ndarray) -> dict[str, np.ndarray]:
         """(points, outputs) of all voices together, and of each alone where there are several."""
-        head, tuned, target = fitted
+        head, target = fitted
         voices = head.voices(self.x.part(test), self.target)
-        if tuned is not None and self.tuner is not None:
-            voices["tuned encoder"] = self.tuner.predict(tuned, test)
         ours = target.finished(self.target.blend([*voices.values()]), self.histories, self.points.take(test))
         # Intervals belong to all voices together.
         each = {f"{n} alone": p[:, :1] if isinstance(target, NumberTarget) else p for n, p in voices.items()}
@@ -215,8 +209,8 @@ def worth(work: OutcomeWork, train: np.ndarray) -> Worth:
             "worth=true: parts are weighed for a yes or no and for classes alone",
             hint=f"Leave it: {setting('worth', 'false')}.",
         )
-    original, settings = work.settings, dataclasses.replace(work.settings, encoder="frozen")
-    fold = folds(target.strata(y), groups, np.random.default_rng([settings.seed, 89]))
+    original = work.settings
+    fold = folds(target.strata(y), groups, np.random.default_rng([original.seed, 89]))
 
     def voices(settings: OutcomeSettings) -> dict[str, np.ndarray]:
         """(points, outputs) by each part of heads that did not learn from their patients."""
@@ -233,22 +227,23 @@ def worth(work: OutcomeWork, train: np.ndarray) -> Worth:
     def predicted(settings: OutcomeSettings) -> np.ndarray:
         return target.blend([*voices(settings).values()])
 
-    every = voices(settings)
+    every = voices(original)
     whole, each = target.blend([*every.values()]), {}
     for part in OPTIONAL:
-        if not getattr(settings, part) or (fewer := without(settings, [part])) is None:
+        if not getattr(original, part) or (fewer := without(original, [part])) is None:
             continue
         # The head's parts do not know of each other: without one, the others say the same.
         kept = [p for name, p in every.items() if name != COUNTS[part]] if part in COUNTS else None
         each[part] = predicted(fewer) if kept is None else target.blend(kept)
     figures = {part: _gain(target, y, whole, found, groups) for part, found in each.items()}
     dropped = [part for part in each if figures[part]["log_likelihood"] <= 0]
-    fewer = without(settings, dropped) if dropped else None
+    fewer = without(original, dropped) if dropped else None
     # Parts that stand in for each other may each be worth nothing, and both together something.
     if fewer is not None and _gain(target, y, whole, predicted(fewer), groups)["log_likelihood"] > 0:
         fewer = None
-    chosen = original if fewer is None else dataclasses.replace(fewer, encoder=original.encoder)
-    return Worth(chosen, {"parts": figures, "left_out": [] if fewer is None else dropped, "points": len(train)})
+    return Worth(
+        fewer or original, {"parts": figures, "left_out": [] if fewer is None else dropped, "points": len(train)}
+    )
 
 
 def _gain(target: Target, y: np.ndarray, whole: np.ndarray, fewer: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
