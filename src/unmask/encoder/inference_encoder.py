@@ -23,6 +23,7 @@ from unmask.encoder.config import MLP, EncoderConfig
 from unmask.encoder.transformer import Encoder, FeedForward, Layer
 from unmask.kernels.fused_linear import (
     ACTIVATIONS,
+    ROUND_FEW,
     EightBitLinear,
     FusedLinear,
     Levels,
@@ -136,7 +137,7 @@ class InferenceEncoder:
         """
         slots = len(x)
         if ranges is None:
-            x = round_up(x)
+            x = round_up(x, few=ROUND_FEW)
             position = F.pad(position, (0, len(x) - slots))
         x = x.to(self.dtype)
         if self.positions is not None:

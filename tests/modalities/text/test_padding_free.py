@@ -12,6 +12,7 @@ from unmask.encoder import inference_encoder, local_global
 from unmask.encoder.inference_encoder import has_eight_bit_form, has_inference_form
 from unmask.errors import UserError
 from unmask.kernels import inference_attention
+from unmask.kernels.fused_linear import FusedLinear
 from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
 
 SLOW = ("deberta-v2", "deberta-c2p")
@@ -73,3 +74,15 @@ def test_int8_asks_for_bf16_only_where_the_processor_multiplies_it(multiplies, t
     embedder = unmask.load(tmp_path, precision="int8", device="cpu").padding_free
     asked = {layer.qkv.out_type for _, layer, _ in embedder.encoder.layers}
     assert asked == {torch.bfloat16 if multiplies else torch.float32}
+
+
+def test_a_text_alone_is_hardly_padded(tmp_path, monkeypatch):
+    seen = []
+    whole = FusedLinear.__call__
+    monkeypatch.setattr(FusedLinear, "__call__", lambda self, x: seen.append(len(x)) or whole(self, x))
+    published("bert", tmp_path)
+    embedder = unmask.load(tmp_path, precision="fp32", device="cpu").padding_free
+    for lengths, rows in (([1], 16), ([16], 16), ([17], 32), ([54], 64), ([64] * 5 + [1], 6 * 64)):
+        seen.clear()
+        embedder.embed([np.full(length, 5) for length in lengths])
+        assert set(seen) == {rows}, lengths
