@@ -31,8 +31,9 @@ def server():
 
 
 def test_the_addresses_of_the_contract(server):
-    assert server.get("/health") == (200, {"status": "ok", "version": "0.1.0"})
-    assert server.get("/ready") == (200, {"status": "ready", "models": ["one", "two"]})
+    assert server.get("/health") == (200, {"status": "ok", "version": "0.1.0", "live": True})
+    ready = {"status": "ready", "models": ["one", "two"], "live": True, "ready": True}
+    assert server.get("/ready") == (200, ready)
     assert server.post("/models/one/length", {"texts": ["a", "bcd"]}) == (200, {"lengths": [1, 3]})
     assert [m["id"] for m in server.get("/v1/models")[1]["data"]] == ["one", "two"]
     assert set(server.get("/models")[1]["models"]["one"]["verbs"]) == {"length", "sum"}

@@ -16,7 +16,8 @@ from starlette.routing import Route
 from unmask.errors import suggest
 from unmask.serving.engine import JSON, NAMED_IN_BODY, WARNING, Reply, failure
 from unmask.serving.gateway import ClientDisconnect, Gateway, Receive, Scope, Send, json_body
-from unmask.serving.limits import Limits, Refusal, in_words_of_tei
+from unmask.serving.kserve import metadata
+from unmask.serving.limits import Limits, Refusal, in_words_of_kserve, in_words_of_tei
 from unmask.serving.openapi import documentation, openapi
 from unmask.version import __version__
 
@@ -38,6 +39,10 @@ TYPES = {
 }
 TEI = ("/models/{model}/tei/{tei}", "/embed", "/predict", "/rerank")
 """Addresses of text-embeddings-inference."""
+KSERVE = "/v2"
+"""What addresses of KServe begin with."""
+BINARY = b"inference-header-content-length"
+"""Header of bodies of KServe's binary extension."""
 HOST = re.compile(r"[A-Za-z0-9.:\[\]-]{1,200}")
 """Names under which a server is asked that can stand in a command."""
 Handler = Callable[["Request"], Awaitable[Reply]]
@@ -57,11 +62,13 @@ class Address:
 
     Args:
         by_method: the handlers, and whether each needs a key, where the server has keys.
-        tei: whether it speaks as text-embeddings-inference does.
+        words: an error as it says it there; None: as everywhere.
     """
 
-    def __init__(self, gateway: Gateway, by_method: Mapping[str, tuple[Handler, bool]], *, tei: bool = False) -> None:
-        self.gateway, self.by_method, self.tei = gateway, by_method, tei
+    def __init__(
+        self, gateway: Gateway, by_method: Mapping[str, tuple[Handler, bool]], words: Callable[[Any], Any] | None
+    ) -> None:
+        self.gateway, self.by_method, self.words = gateway, by_method, words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, method = Request(scope, receive), scope["method"]
@@ -75,8 +82,8 @@ class Address:
                 return
             except Exception as error:
                 reply = failure(error)
-            if self.tei and reply.status >= 400:
-                reply = replace(reply, body=json_body(in_words_of_tei(orjson.loads(reply.body)["error"])))
+            if self.words is not None and reply.status >= 400:
+                reply = replace(reply, body=json_body(self.words(orjson.loads(reply.body)["error"])))
         elif method == "OPTIONS" and cors_headers(self.gateway, request):
             reply = Reply(204, b"")
         else:
@@ -136,6 +143,11 @@ def application(gateway: Gateway) -> Starlette:
         "/info": (ask.info, True),
         "/v1/models": (ask.openai_models, True),
         "/v1/models/{model}": (ask.openai_model, True),
+        "/v2": (ask.kserve_server, False),
+        "/v2/health/live": (ask.health, False),
+        "/v2/health/ready": (ask.is_ready, False),
+        "/v2/models/{model}": (ask.kserve_model, True),
+        "/v2/models/{model}/ready": (ask.is_ready, False),
         "/openapi.json": (ask.openapi, True),
         "/docs": (ask.documentation, False),
         "/": (ask.page, False),
@@ -147,6 +159,7 @@ def application(gateway: Gateway) -> Starlette:
         "/models/{model}/pipeline/{task}": ask.of_model("huggingface/{task}"),
         "/models/{model}/tei/{tei}": ask.of_model("tei/{tei}"),
         "/models/{model}/{verb}": ask.verb,
+        "/v2/models/{model}/infer": ask.infer,
         "/embed": ask.dialect("tei/embed"),
         "/predict": ask.dialect("tei/predict"),
         "/rerank": ask.dialect("tei/rerank"),
@@ -159,7 +172,9 @@ def application(gateway: Gateway) -> Starlette:
         by_method = dict.fromkeys(("GET", "HEAD"), get_paths[path]) if path in get_paths else {}
         if path in posts:
             by_method["POST"] = posts[path], True
-        routes.append(Route(path, Address(gateway, by_method, tei=path in TEI), methods=None))
+        kserve = path.startswith(KSERVE) and not path.endswith("rerank")
+        words = in_words_of_tei if path in TEI else in_words_of_kserve if kserve else None
+        routes.append(Route(path, Address(gateway, by_method, words), methods=None))
 
     async def wrong(request: Any, error: Exception) -> Any:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -187,7 +202,7 @@ class _PostHandlers:
 
     async def health(self, request: Request) -> Reply:
         """The process is alive."""
-        return _ok({"status": "ok", "version": __version__})
+        return _ok({"status": "ok", "version": __version__, "live": True})
 
     async def is_ready(self, request: Request) -> Reply:
         """Models are loaded, requests are taken, and each model has just answered one of its own."""
@@ -195,7 +210,24 @@ class _PostHandlers:
             why = "the server is stopping" if self.gateway.stopping else "models are being loaded"
             raise Refusal(503, why, hint="Ask again later, or another server.", wait=1)
         await self.gateway.probe()
-        return _ok({"status": "ready", "models": list(self.gateway.models)})
+        if "model" in request.path:
+            self._known(request.path["model"])
+            return _ok({"name": request.path["model"], "ready": True})
+        return _ok({"status": "ready", "models": list(self.gateway.models), "live": True, "ready": True})
+
+    async def kserve_server(self, request: Request) -> Reply:
+        return _ok({"name": "unmask", "version": __version__, "extensions": []})
+
+    async def kserve_model(self, request: Request) -> Reply:
+        return _ok(metadata(request.path["model"], self._known(request.path["model"])))
+
+    async def infer(self, request: Request) -> Reply:
+        """KServe's V2, in JSON."""
+        if BINARY in request.headers:
+            what = "binary tensor data"
+            raise Refusal(400, what, hint="Send JSON: binary_data=False in tritonclient and kserve.")
+        self._known(request.path["model"])
+        return await self._ask(request.path["model"], "v2/infer", request)
 
     async def metrics(self, request: Request) -> Reply:
         """Counts, for Prometheus."""

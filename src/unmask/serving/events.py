@@ -35,16 +35,16 @@ EXAMPLE_QUESTION = "GLUCOSE > 9 within 90 days"
 def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: str = "auto") -> Served:
     """An event model as it is served."""
     model = load(path, device=device, precision=precision)
-    verbs = {
+    outcome, verbs = None, dict[str, Verb]()
+    if model.folder.head is not None and model.folder.outcome is not None:
+        verbs["outcome"] = _outcome(model, limits)
+        outcome = model.folder.outcome["target"]["kind"]
+    verbs |= {
         "fill": _fill(model, limits),
         "expect": _expect(model, limits),
         "score": _score(model, limits),
         "embed": _embed(model, limits),
     }
-    outcome = None
-    if model.folder.head is not None and model.folder.outcome is not None:
-        verbs["outcome"] = _outcome(model, limits)
-        outcome = model.folder.outcome["target"]["kind"]
     found, vocabulary, question = model.inspect(), model.folder.vocabulary, None
     head = getattr(model.folder.model, "queries", None)
     if head is not None:

@@ -40,7 +40,7 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
     loaded: Any = load(path, device=device, precision=precision)
     tuned, segments = isinstance(loaded, Classifier), isinstance(loaded, Segmenter)
     model: ImageModel = loaded.model if tuned or segments else loaded
-    verbs = {"embed": _embed(loaded, model, limits)}
+    verbs: dict[str, Verb] = {}
     dialects: dict[str, Verb] = {}
     if tuned:
         verbs["classify"] = _classify(loaded, model, limits)
@@ -50,6 +50,7 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
         verbs["segment"] = _segment(loaded, limits)
     else:
         verbs["reconstruct"] = _reconstruct(model, limits)
+    verbs["embed"] = _embed(loaded, model, limits)
     config = model.config
     about = {
         "height": config.image[0],

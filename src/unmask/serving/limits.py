@@ -74,6 +74,11 @@ class Refusal(UserError):
         return {} if self.wait is None else {"retry-after": str(max(1, math.ceil(self.wait)))}
 
 
+def in_words_of_kserve(error: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as KServe's V2 says it."""
+    return {"error": error["message"]}
+
+
 def in_words_of_tei(error: Mapping[str, Any]) -> dict[str, Any]:
     """The same as text-embeddings-inference says it, whose clients show a text: {"error", "error_type"}.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import inspect
 import re
@@ -14,6 +15,7 @@ from unmask.errors import UserError, option
 from unmask.files import files_below, fingerprint
 from unmask.plugins import resolve
 from unmask.registry import kind_of, modality
+from unmask.serving.kserve import infer
 from unmask.serving.limits import Limits
 from unmask.serving.verbs import Served
 
@@ -83,7 +85,11 @@ def without_collection() -> Iterator[None]:
 
 def load_served(models: Mapping[str, str], limits: Limits, *, device: str, precision: str) -> dict[str, Served]:
     """Load models as their modalities serve them."""
-    return {name: serve(folder, limits, device=device, precision=precision) for name, folder in models.items()}
+    found = {name: serve(folder, limits, device=device, precision=precision) for name, folder in models.items()}
+    return {
+        name: dataclasses.replace(one, dialects={**one.dialects, "v2/infer": infer(name, one.verbs)})
+        for name, one in found.items()
+    }
 
 
 def serve(folder: str, limits: Limits, *, device: str = "auto", precision: str = "auto") -> Served:

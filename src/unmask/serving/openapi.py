@@ -26,6 +26,9 @@ PAGES = {
     "/metrics": "Counts, in the text format of Prometheus.",
     "/models": "What is served.",
     "/v1/models": "The same, as OpenAI lists it.",
+    "/v2/health/live": "As /health, for KServe.",
+    "/v2/health/ready": "As /ready, for KServe; /v2/models/MODEL/ready too.",
+    "/v2": "What the server is, for KServe; /v2/models/MODEL says what a model takes and gives.",
     "/info": "What text-embeddings-inference says of itself; with several models /models/MODEL/info.",
 }
 
@@ -43,7 +46,8 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for verb, operation in model["verbs"].items():
             paths[f"/models/{name}/{verb}"] = _post(operation, name)
         for action, operation in model["dialects"].items():
-            paths[_address(name, action)] = _post(operation, name, "TeiError" if action.startswith("tei/") else "Error")
+            error = {"tei": "TeiError", "v2": "V2Error"}.get(action.partition("/")[0], "Error")
+            paths[_address(name, action)] = _post(operation, name, error)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -54,7 +58,11 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Error": ERROR, "TeiError": Open(error=Field(Text()), error_type=Field(Text()))},
+            "schemas": {
+                "Error": ERROR,
+                "TeiError": Open(error=Field(Text()), error_type=Field(Text())),
+                "V2Error": Open(error=Field(Text())),
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -66,7 +74,7 @@ def _address(name: str, action: str) -> str:
         return f"/v1/{task}"
     if dialect == "huggingface":
         return f"/models/{name}/pipeline/{task}" if task else f"/models/{name}"
-    return f"/models/{name}/{action}"
+    return f"/v2/models/{name}/infer" if dialect == "v2" else f"/models/{name}/{action}"
 
 
 def _post(operation: Mapping[str, Any], tag: str, error: str = "Error") -> dict[str, Any]:

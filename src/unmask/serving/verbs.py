@@ -93,7 +93,7 @@ class Served:
     Args:
         kind: of its modality; the page at / has a part for each of unmask's.
         about: what people and the page may know of it: size, columns, labels. JSON.
-        verbs: name -> verb, answered at /models/MODEL/NAME.
+        verbs: name -> verb, answered at /models/MODEL/NAME; the first one is what it is for.
         dialects: 'DIALECT/TASK' -> verb in the words of clients that speak it already: 'openai/embeddings',
             'tei/embed', 'huggingface/fill-mask', and 'huggingface/' for what is sent to the bare address of the model.
         task: what it is for, in the words of the Hugging Face hub, such as 'fill-mask'.

@@ -9,10 +9,10 @@ from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.finetune import predictions, to_predict
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Anything, Either, Field, ListOf, Record, Shape, Text
+from unmask.serving.shapes import Anything, Either, Field, ListOf, MapOf, Number, Open, Record, Shape, Text
 from unmask.serving.text.masked import labelling
-from unmask.serving.text.vectors import TRUNCATE, check_lengths, listed, warnings_of
-from unmask.serving.verbs import Verb, Work
+from unmask.serving.text.vectors import TRUNCATE, WARNINGS, check_lengths, listed, warnings_of
+from unmask.serving.verbs import Verb, Work, records
 
 PAIR = ListOf(Text(), most=2, least=2)
 
@@ -45,6 +45,11 @@ def relevance(folder: TaskFolder) -> Callable[[Mapping[str, Any]], float] | None
     return (lambda row: float(row["probabilities"]["1"])) if set(labels) == {"0", "1"} else None
 
 
+LIKELY = {
+    "probability": Field(Number(0, 1), "Of the label."),
+    "probabilities": Field(MapOf(Number(0, 1)), "Of all labels."),
+}
+"""What is said with a label."""
 _QUESTION = Record(question=Field(Text()), context=Field(Text(), "Where the answer is looked for."))
 _SHAPES: dict[str, tuple[str, Shape, str]] = {
     "classify": (
@@ -61,7 +66,7 @@ _ANY: tuple[str, Shape, str] = ("inputs", Anything(), "A prediction for each inp
 
 
 def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limits: Limits) -> Verb:
-    task = folder.task
+    task, regression = folder.task, folder.about.get("problem") == "regression"
 
     def prepare(body: Any) -> Work:
         listed([text for one in body[key] for text in _texts(one)], limits)
@@ -89,8 +94,11 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
 
     text: Any = ["It rains.", "It is wet outside."] if getattr(task, "pairs", False) else "What a fine day."
     example = {"texts": [text], "questions": [{"question": "Who?", "context": "Ada was first."}]}
+    named = {"value": Field(Number(), "What is predicted.")} if regression else LIKELY
+    answer = Open(results=records(label=Field(Anything() if regression else Text()), **named), warnings=WARNINGS)
     return Verb(
         about=about,
+        answer=answer if name == "classify" else Anything(),
         request=Record(
             **{key: Field(ListOf(each, most=limits.items), "A list of inputs.")},
             **({"truncate": TRUNCATE} if name == "classify" else {}),
