@@ -142,6 +142,23 @@ def test_patients_without_a_birth_meet_no_condition_on_age(records, tmp_path):
     assert (frame.group_by("subject_id").agg(pl.col("code") == "MEDS_BIRTH")["code"].list.any()).all()
 
 
+def test_what_is_left_of_a_plan_is_not_pressed_together_at_the_end_of_the_records(tmp_path):
+    """Visits with a begin and an end, all up to now, now and then years apart: records drawn that come to now too early
+    have no gap that is shorter than those of the records."""
+    minute, rng, rows = DAY // 1440, np.random.default_rng(0), []
+    for i in range(120):
+        time = 20_000 * DAY - int(rng.integers(0, 300)) * DAY
+        for _ in range(int(rng.integers(5, 30))):
+            rows += [(i, time, "BEGIN", None), (i, time + 15 * int(rng.integers(1, 5)) * minute, "END", None)]
+            time -= int(rng.integers(5, 20) * 365 if rng.random() < 0.1 else rng.integers(10, 400)) * DAY
+    schema = {"subject_id": pl.Int64, "time": pl.Int64, "code": pl.String, "numeric_value": pl.Float32}
+    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(pl.col("time").cast(pl.Datetime("us")))
+    generate(frame.sort("subject_id", "time"), 150, tmp_path / "new")
+    drawn = pl.read_parquet(tmp_path / "new/data/0.parquet").select("subject_id", "time").unique().sort("time")
+    gaps = drawn.select(pl.col("time").diff().over("subject_id")).drop_nulls()["time"]
+    assert gaps.min().total_seconds() == 15 * 60
+
+
 @pytest.mark.parametrize("having", [6, 60])
 def test_a_code_that_few_have_once_is_drawn(having):
     count = np.zeros(600)

@@ -41,6 +41,9 @@ FREEDOM = 3.0
 """Of Student's t, by which values are learnt: a value that jumps moves little else."""
 CERTAIN = 100.0
 """Log odds of what the plan says."""
+SCHEDULE, SLOWEST = 20, 0.1
+"""Steps of a record's course at which it is looked how much of its span is left, and the share of the records of which
+as little may be."""
 FAR = 3.1
 """Scores beyond it are not drawn: the last knots of the scale."""
 
@@ -217,6 +220,8 @@ class Generator:
             raise UserError("no patient has events at two times", hint="Give records with a course of time.")
         self.gaps = Bins(gaps.astype(np.float64), GAPS)
         self.first_gap = self.gaps.levels - 1  # the level of no gap
+        self.shortest = max(int(self.gaps.least.min()), data.unit)
+        self.left = _shares_left(data)
         self.planner, self.summary = Planner(data, seed), Summary(data)
         self.latest = int(data.time.max())
         self.fit()
@@ -333,7 +338,7 @@ class Generator:
         # Nobody is observed for longer than those learnt from.
         longest = np.maximum(self.latest - plan.start // data.unit * data.unit, 0)
         plan = replace(
-            plan, span=np.minimum(plan.span, longest), visits=np.minimum(plan.visits, longest // data.unit + 1)
+            plan, span=np.minimum(plan.span, longest), visits=np.minimum(plan.visits, longest // self.shortest + 1)
         )
         whole, planned = plan, plan.features()
         state, who, time = (
@@ -366,14 +371,23 @@ class Generator:
                 break
             x = torch.from_numpy(self.summary.of(state, plan, planned))
             logits = network.gaps(x, network.trunk(x)).numpy()
-            # What is to come has room behind each gap.
-            room = (self.latest - state.time) // data.unit - (plan.visits - state.visits - 1)
-            logits[(least[None] > room[:, None] * data.unit) & (least > least.min())] = -np.inf
+            most, end = self._room(state, plan)
+            logits[(least[None] > most[:, None]) & (least > least.min())] = -np.inf
             gap = np.argmax(logits + rng.gumbel(size=logits.shape), 1)
-            steps = np.rint(self.gaps.draw(gap, rng) / data.unit).astype(np.int64)
-            time = state.time + np.clip(steps, 1, np.maximum(room, 1)) * data.unit
+            steps = np.rint(self.gaps.draw(gap, rng, most) / data.unit).astype(np.int64)
+            time = state.time + np.clip(steps, 1, end // data.unit) * data.unit
         patient, when, code, scores = (np.concatenate(part) for part in zip(*events, strict=True))
         return whole, {"patient": patient, "time": when, "code": code, "value": self.unscaled(code, scores)}
+
+    def _room(self, state: State, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        """(patients,) the longest gap, in microseconds, that leaves the further gaps as much of the plan's span as they
+        have in records, and the longest before the end of all records. With the second alone, a record that comes to
+        that end too early has all the rest of its plan pressed together there."""
+        gaps = plan.visits - state.visits - 1  # behind the next one
+        share = np.interp(gaps / np.maximum(plan.visits - 1, 1), *self.left)
+        end = self.latest - state.time - gaps * self.shortest
+        room = (1 - share) * plan.span - (state.time - plan.start)
+        return np.minimum(np.maximum(room, self.shortest), end), end
 
     def _codes(self, logits: np.ndarray, weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """(patients, codes) drawn in order, at least one where the plan holds any."""
@@ -419,3 +433,16 @@ class Generator:
             value = np.clip(data.vocabulary.unscale(i + FIRST, score[here]), *data.bounds[i])
             out[here] = np.round(value, int(data.decimals[i]))
         return out
+
+
+def _shares_left(data: Sequences) -> tuple[np.ndarray, np.ndarray]:
+    """(levels,) share of a record's gaps that are still to come, and the share of its span that these have at least, in
+    all but `SLOWEST` of the records."""
+    gaps = np.diff(data.first) - 1
+    begin, end = data.time[data.first[:-1]], data.time[data.first[1:] - 1]
+    some = gaps[data.patient] > 0
+    patient, to_come = data.patient[some], (data.first[1:][data.patient] - 1 - np.arange(len(data.time)))[some]
+    level = np.rint(to_come / gaps[patient] * SCHEDULE).astype(np.int64)
+    span = (end[patient] - data.time[some]) / (end - begin)[patient]
+    levels = np.unique(level)
+    return levels / SCHEDULE, np.array([np.quantile(span[level == k], SLOWEST) for k in levels.tolist()])

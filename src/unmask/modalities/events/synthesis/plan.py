@@ -71,14 +71,15 @@ class Bins:
         out[known] = near
         return out
 
-    def draw(self, level: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A value of each level; NaN of the last."""
+    def draw(self, level: np.ndarray, rng: np.random.Generator, most: np.ndarray | None = None) -> np.ndarray:
+        """A value of each level, up to `most` where the level has such values; NaN of the last."""
         out, share = np.full(len(level), np.nan), rng.random(len(level))
         alone = level < len(self.alone)
         out[alone] = self.alone[level[alone]]
         for i, part in enumerate(self.inside, len(self.alone)):
-            here = level == i
-            out[here] = np.interp(share[here], np.linspace(0, 1, len(part)), part)
+            here, shares = level == i, np.linspace(0, 1, len(part))
+            up_to = 1.0 if most is None else np.interp(most[here], part, shares)
+            out[here] = np.interp(up_to * share[here], shares, part)
         return out
 
 
