@@ -96,6 +96,25 @@ def test_masks_are_those_of_the_model(segmenter_folder):
         assert status == 200, found
 
 
+def test_a_quantity_is_that_of_the_model(segmenter_folder, tmp_path):
+    pictures = np.random.default_rng(0).integers(0, 255, (3, 24, 30)).astype(np.uint8)
+    base = unmask.load(segmenter_folder, device="cpu", precision="fp32").model
+    how = {"masks": list(pictures / 7.3), "steps": 2, "problem": "regression", "precision": "fp32", "console": False}
+    unmask.images.finetune_segment(base, pictures, tmp_path / "q", **how)
+    (own,) = unmask.load(tmp_path / "q", device="cpu", precision="fp32").predict(pictures[:1])
+    with running(load_served({"m": str(tmp_path / "q")}, Limits(), device="cpu", precision="fp32")) as server:
+        status, found = server.post("/models/m/segment", {"images": [png(pictures[0])], "draw": True})
+    assert status == 200, found
+    (row,) = found["results"]
+    values, drawn = (np.asarray(Image.open(io.BytesIO(base64.b64decode(row[k])))) for k in ("mask", "drawn"))
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values, own["mask"])
+    assert (row["mean"], row["sum"]) == (own["mean"], own["sum"])
+    assert row["drawn_range"][0] < row["drawn_range"][1]
+    assert drawn.shape == (24, 30, 3)
+    assert found["classes"] == []
+
+
 def test_image_classification_of_the_hub(server):
     for address in ("/models/tuned", "/models/tuned/pipeline/image-classification"):
         client = InferenceClient(base_url=server.url + address)

@@ -201,14 +201,18 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
 
 
 def training_curves(
-    metrics_path: str | Path, *, loss: str = "nats per hidden slot", where: str = " on hidden slots"
+    metrics_path: str | Path,
+    *,
+    loss: str = "nats per hidden slot",
+    where: str = " on hidden slots",
+    score: tuple[str, str, str] | None = None,
 ) -> Markup:
     """The curves of a run from its `metrics.jsonl`: loss, accuracy, learning rate, speed and padding waste. Reads what
     is there: absent keys give no curve, lines that are not JSON objects (half a last line of a run that was killed) are
     passed over, null is a gap, and a missing or empty file gives a sentence saying so. Validation numbers are taken
     from `validation_loss` and `validation_accuracy`, or from lines whose `kind` is 'validation'. Long training curves
     are drawn as means of successive records. `loss` is its unit, `where` what loss and accuracy are said to be of; ""
-    where nothing is hidden."""
+    where nothing is hidden; `score` (title, unit, name) is what else the held-out data were judged by."""
     train, validation = _curves(records(Path(metrics_path)))
 
     def chart(title: str, unit: str, name: str, called: str = "training", **options: bool) -> list[Markup]:
@@ -224,6 +228,7 @@ def training_curves(
     charts = [
         *chart(f"Loss{where}", loss, "loss"),
         *chart(f"Accuracy{where}", "right at first guess", "accuracy", percent=True, from_zero=True),
+        *(chart(*score) if score else []),
         *chart("Learning rate", "", "learning_rate", "learning rate", from_zero=True),
         *chart("Speed", "real slots per second", "slots_per_second", "slots/s", from_zero=True),
         *(

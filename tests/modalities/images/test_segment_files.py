@@ -14,6 +14,7 @@ import unmask
 from tiny_images import CROPS, discs
 from unmask.errors import UserError
 from unmask.modalities.images.segment import windows
+from unmask.modalities.images.segment.pairs import read_pairs
 from unmask.modalities.images.segment.written import write_masks
 
 tifffile = pytest.importorskip("tifffile")
@@ -171,3 +172,60 @@ def test_a_pale_picture_is_no_picture_of_another_scale(tuned, tmp_path):
     Image.fromarray(np.arange(174, 183, dtype=np.uint8).reshape(3, 3)).save(tmp_path / "a.png")
     (row,) = tuned.predict(tmp_path, tmp_path / "out")
     assert np.asarray(Image.open(row["file"])).shape == (3, 3)
+
+
+def with_masks(tuned, root: Path, **how):
+    """Pairs of pictures in a folder with masks in TIFF files, written with these options of tifffile."""
+    pictures, masks = discs(2)
+    for folder, arrays in (("p", pictures), ("m", how.pop("masks", lambda own: own)(masks))):
+        (root / folder).mkdir(parents=True)
+        for n, array in enumerate(arrays):
+            given = how.get(folder, {})
+            tifffile.imwrite(root / folder / f"{n}.tif", array, metadata=None, **given)
+    return read_pairs(tuned.model, root / "p", root / "m")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_masks_that_are_transparent_in_places_are_refused_and_opaque_ones_read(tuned, tmp_path, channels):
+    """Laid on white, what is transparent would be a class."""
+    how = {"m": {"photometric": "rgb" if channels == 3 else "minisblack", "extrasamples": ["unassalpha"]}}
+
+    def banded(alpha: int):
+        colours = [0] * (channels - 1)
+
+        def made(masks):
+            found = [np.stack([m, *(m * 0 for _ in colours), np.full_like(m, 255)], -1) for m in masks]
+            for mask in found:
+                mask[:4, :, -1] = alpha
+            return found
+
+        return made
+
+    found = with_masks(tuned, tmp_path / "opaque", masks=banded(255), **how)
+    assert len(found.legend.names) == 2
+    with pytest.raises(UserError, match="transparent"):
+        with_masks(tuned, tmp_path / "clear", masks=banded(0), **how)
+
+
+def test_nodata_of_a_mask_is_no_class(tuned, tmp_path):
+    nodata = {"m": {"extratags": [(42113, 2, 2, "0", True)]}}
+    found = with_masks(
+        tuned, tmp_path / "three", masks=lambda own: [(m > 0) + np.tri(*m.shape, dtype=np.uint8) for m in own], **nodata
+    )
+    assert found.legend.names == ("1", "2")
+    assert "without a class" in found.notes[0]
+    with pytest.raises(UserError, match="all pixels are of one class") as error:
+        with_masks(tuned, tmp_path / "one", masks=lambda own: [(m > 0).astype(np.uint8) for m in own], **nodata)
+    assert "nodata" in str(error.value.hint)
+
+
+def test_masks_that_lie_elsewhere_than_their_pictures_are_refused(tuned, tmp_path):
+    def lying(east: float, side: float = 10.0):
+        tie = (0.0, 0.0, 0.0, east, 4100000.0, 0.0)
+        return {"extratags": [(33550, 12, 3, (side, side, 0.0), True), (33922, 12, 6, tie, True)]}
+
+    with_masks(tuned, tmp_path / "same", p=lying(5e5), m=lying(5e5 + 1e-6))
+    with_masks(tuned, tmp_path / "unsaid", p=lying(5e5), m={})
+    for name, mask in (("moved", lying(5e5 + 20)), ("coarser", lying(5e5, 30.0))):
+        with pytest.raises(UserError, match=r"2 masks lie elsewhere .*: 0.tif, 1.tif"):
+            with_masks(tuned, tmp_path / name, p=lying(5e5), m=mask)

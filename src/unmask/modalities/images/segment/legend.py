@@ -193,7 +193,7 @@ def legend_of(
     if len(values) < 2:
         raise UserError(
             f"{where}: all pixels are of one class ({first_of([value_name(v, kind) for v in values])})",
-            hint="Give masks in which there are two classes or more.",
+            hint="Give masks in which there are two classes or more. What a file calls nodata is none.",
         )
     names = tuple(value_name(v, kind) for v in values)
     return Legend(kind=kind, values=tuple(values), names=names, ignore=chosen, palette=palette), notes

@@ -158,16 +158,8 @@ def _by_pillow(path: Path) -> RawMask | None:
             folded = next((by for mode, by in _FOLDED.items() if mode == raw), 1)
             palette = tuple(image.getpalette() or ()) if image.mode == "P" else None
             pixels = np.asarray(ImageOps.exif_transpose(image))
-            if image.mode in ("RGBA", "LA"):
-                if (pixels[..., -1] != 255).any():
-                    raise UserError(
-                        f"{path}: a mask that is transparent in places", hint="Save it with a colour in every pixel."
-                    )
-                pixels = pixels[..., :-1]
             if pixels.dtype == bool:
                 pixels = pixels.astype(np.uint8) * 255
-    except UserError:
-        raise
     except Exception as error:  # whatever a broken file makes a decoder raise
         raise UserError(f"{path}: {error or type(error).__name__}", hint="Save the mask anew.") from None
     return raw_mask(path, pixels if pixels.ndim == 3 else pixels[..., None] // folded, palette)
@@ -179,6 +171,11 @@ def raw_mask(
     """Values of (height, width, channels) pixels; `missing` as decoding found it, NaN is so too."""
     if pixels.dtype == bool:
         pixels = pixels.astype(np.uint8) * 255
+    if pixels.shape[-1] in (2, 4) and pixels.dtype.kind == "u":  # of which the last is its transparency
+        if (pixels[..., -1] != np.iinfo(pixels.dtype).max).any():
+            what = f"a mask of {pixels.shape[-1]} channels, or transparent in places"
+            raise UserError(f"{name}: {what}", hint="Expected a number or a colour in every pixel.")
+        pixels = pixels[..., :-1]
     if pixels.shape[-1] == 3 and (pixels == pixels[..., :1]).all():
         pixels = pixels[..., :1]
     if pixels.shape[-1] == 1:
@@ -250,12 +247,12 @@ def read_masks(
 
     Args:
         choice: how files are read that can be read in more than one way, as the pictures are; but what says that
-            nothing was measured in a picture does not say it of a mask.
+            nothing was measured in a picture does not say it of a mask, and none is laid on white.
         ignore: the value of pixels without a class, 'none', or 'auto': 255 beside classes numbered from 0 or 1.
         legend: what masks read before hold: their classes, which these must have, or a quantity.
         problem: 'segment' for classes, 'regression' for a quantity; 'auto': what they are by their values.
     """
-    choice = replace(choice, nodata=None)
+    choice = replace(choice, nodata=None, alpha="band")
     root = len(Path(folder).expanduser().parts)
 
     def read(name: str) -> list[RawMask]:

@@ -26,6 +26,8 @@ from unmask.modalities.images.segment.masks import Masks, Problem, RawMask, find
 from unmask.modalities.images.segment.quantity import Quantity
 from unmask.modalities.images.segment.scenes import WholePicture, whole_pictures
 
+GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 282, 283, 296)
+"""Tags that say where the pixels of a TIFF lie (GeoTIFF 1.1, annex B), and how large they are."""
 SHOWN = 10
 """Pictures that a message names."""
 INVERTED = 0.3
@@ -121,9 +123,39 @@ def _from_files(
 ) -> tuple[ImageSet, Masks, list[str], dict[str, int]]:
     root, names = listed(images, masks)
     where = find_masks(names, masks)
+    lost = [name for name, files in where.files.items() if any(_elsewhere(root / name, file) for file in files)]
+    if lost:
+        raise UserError(
+            f"{len(lost)} masks lie elsewhere than their pictures, or on another grid: {first_of(lost, SHOWN)}",
+            hint="Save them on the pictures' grid, or without a georeference.",
+        )
     known = read_masks(where, masks, choice=choice_of(model, reading), **how)
     found = read_files(model, root, list(where.files), group=group, reading=reading)
     return found, known, where.without, {name: turn for name in where.files if (turn := turned(str(root / name))) > 1}
+
+
+def tags_of_place(picture: Path) -> list[tuple[int, int, int, Any, bool]]:
+    """Those of a TIFF that say where its pixels lie, as tifffile writes them."""
+    import tifffile
+
+    if picture.suffix.lower() not in (".tif", ".tiff"):
+        return []
+    with tifffile.TiffFile(picture) as file:
+        first: Any = file.pages[0]
+        return [(t.code, int(t.dtype), t.count, t.value, True) for t in first.tags if t.code in GEOREFERENCE]
+
+
+def _elsewhere(picture: Path, mask: Path) -> bool:
+    """Whether the georeference of a mask is another one than that of its picture: its scale and tie point, or affine,
+    by a hundredth of a pixel."""
+    first, second = ({t[0]: np.atleast_1d(t[3]) for t in tags_of_place(path)} for path in (picture, mask))
+    for code in (33550, 33922, 34264):
+        if code in first and code in second:
+            scale = first.get(33550, first[code])
+            near = 0.01 * np.abs(scale[scale != 0]).min(initial=1.0)
+            if first[code].shape != second[code].shape or (np.abs(first[code] - second[code]) > near).any():
+                return True
+    return False
 
 
 def choice_of(model: Any, reading: dict[str, Any]) -> Choice:

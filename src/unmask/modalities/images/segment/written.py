@@ -20,7 +20,7 @@ from unmask.modalities.images.reading.account import check_ends, picture_ends
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import described, recoloured, survey_all
 from unmask.modalities.images.segment.masks import without_ending
-from unmask.modalities.images.segment.pairs import choice_of, listed, read_files
+from unmask.modalities.images.segment.pairs import choice_of, listed, read_files, tags_of_place
 from unmask.modalities.images.segment.quantity import Quantity
 from unmask.modalities.images.segment.scenes import whole_pictures
 from unmask.modalities.images.segment.tiles import answer_bands
@@ -29,8 +29,6 @@ from unmask.progress import counted
 from unmask.training.precision import computing
 from unmask.writing import replace_json, written
 
-GEOREFERENCE = (33550, 33922, 34264, 34735, 34736, 34737, 282, 283, 296)
-"""Tags that say where the pixels of a TIFF lie (GeoTIFF 1.1, annex B), and how large they are."""
 _RESOLUTION = (282, 283, 296)
 ENDINGS = {".tif": ".tif", ".tiff": ".tif", ".npy": ".npy", ".dcm": ".dcm", ".dicom": ".dcm", ".ima": ".dcm"}
 """Ending of a picture -> that of its mask; .nii stays, all else is .png, or .tif of a quantity, whose floats no PNG
@@ -176,7 +174,7 @@ def _by_bands(model: Any, array: np.ndarray, place: Path, picture: Path, probabi
     window = window_on(array, codec.mean, codec.deviation)
     values = legend.written(np.zeros((1, 1), np.int64))
     parts: list[tuple[int, dict[str, Any]]] = []
-    tags = [] if place.suffix == ".npy" else [t for t in _tags(picture) if t[0] not in _RESOLUTION]
+    tags = [] if place.suffix == ".npy" else [t for t in tags_of_place(picture) if t[0] not in _RESOLUTION]
     with contextlib.ExitStack() as files:
         new = files.enter_context(written(place))
         shape = (height, width, *values.shape[2:])
@@ -241,7 +239,7 @@ def _tiff(new: Path, picture: Path, masks: Sequence[np.ndarray]) -> None:
     except ImportError:
         Image.fromarray(masks[0]).save(new, "TIFF", compression="tiff_adobe_deflate")
         return
-    kept = _tags(picture)
+    kept = tags_of_place(picture)
     resolution = {t[0]: t[3] for t in kept if t[0] in _RESOLUTION}
     colours = masks[0].ndim == 3
     with tifffile.TiffWriter(new) as writer:
@@ -255,17 +253,6 @@ def _tiff(new: Path, picture: Path, masks: Sequence[np.ndarray]) -> None:
                 resolution=(resolution[282], resolution[283]) if {282, 283} <= resolution.keys() else None,
                 resolutionunit=resolution.get(296),
             )
-
-
-def _tags(picture: Path) -> list[tuple[int, int, int, Any, bool]]:
-    """Those of a TIFF that say where its pixels lie, as tifffile writes them."""
-    import tifffile
-
-    if picture.suffix.lower() not in (".tif", ".tiff"):
-        return []
-    with tifffile.TiffFile(picture) as file:
-        first: Any = file.pages[0]
-        return [(t.code, int(t.dtype), t.count, t.value, True) for t in first.tags if t.code in GEOREFERENCE]
 
 
 def _nifti(new: Path, picture: Path, masks: Sequence[np.ndarray], name: str) -> None:

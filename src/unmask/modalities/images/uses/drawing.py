@@ -141,10 +141,10 @@ def write_png(path: str | Path, rgb: np.ndarray) -> None:
 def gallery(pictures: Sequence[np.ndarray], caption: str) -> Markup:
     """Pictures for a report, side by side where there is room."""
     image = Markup(
-        '<img alt="{}" style="margin:4px;image-rendering:pixelated;max-width:100%" src="data:image/png;base64,{}">'
+        '<img alt="{}" style="margin:4px 0;image-rendering:pixelated;max-width:100%" src="data:image/png;base64,{}">'
     )
     drawn = [image.format(caption, base64.b64encode(png(p)).decode()) for p in pictures]
-    return Markup('<div style="display:flex;flex-wrap:wrap">{}</div>').format(Markup("").join(drawn))
+    return Markup('<div style="display:flex;flex-wrap:wrap;gap:0 8px">{}</div>').format(Markup("").join(drawn))
 
 
 def small(pixels: np.ndarray, missing: np.ndarray | None, side: int = THUMB) -> np.ndarray:

@@ -61,7 +61,7 @@ def quantity_ends(masks: Sequence[np.ndarray]) -> tuple[float, float]:
     """What is drawn darkest and brightest: all but the outermost half per cent of the values."""
     known = np.concatenate([m[~np.isnan(m)] for m in masks])
     low, high = np.percentile(known, [0.5, 99.5]) if len(known) else (0, 1)
-    return float(low), float(high)
+    return float(0 if abs(low) < (high - low) / 1000 else low), float(high)
 
 
 def compared(scene: Scene, predicted: np.ndarray, ends: tuple[float, float] | None = None) -> np.ndarray:
@@ -166,9 +166,9 @@ def segmented_report(
         figure_sections(page, found)
     if found is not None and judged is not None:
         picture_section(page, found, *judged)
-    curves = training_curves(
-        out / "metrics.jsonl", loss="cross-entropy + Dice" if classes else "squared error, in variances", where=""
-    )
+    loss = "cross-entropy + Dice" if classes else "squared error, in variances"
+    score = ("Mean Dice", "", "dice") if classes else ("RMSE", "in the unit of the masks", "rmse")
+    curves = training_curves(out / "metrics.jsonl", loss=loss, where="", score=score)
     page.section("Training", curves, note="; ".join(notes))
     page.settings(settings)
     page.write(new / "report.html")
