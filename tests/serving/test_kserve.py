@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 
 import numpy as np
 import pytest
 
 import unmask
 from running_server import running
+from storm import from_schema, of_one_form
 from text_corpus import SENTENCES
 from unmask.serving.limits import Limits
 from unmask.serving.models import load_served
 
 TEXTS = [text for text in SENTENCES if len(text) < 70][:3]
-WHOLE = "tokens"
 
 
 def texts(*data, shape=None, name="texts", datatype="BYTES"):
@@ -95,7 +96,7 @@ def test_parameters_name_another_verb_and_its_keys(server, text_folders, shape):
     status, found = server.post("/v2/models/masked/infer", body)
     assert status == 200, found
     assert found["outputs"][0]["datatype"] == "FP32"
-    assert found["parameters"][WHOLE] > 3
+    assert found["parameters"]["tokens"] > 3
     own = unmask.load(text_folders["masked"]).embed(TEXTS, normalise=True)
     np.testing.assert_allclose(outputs(found)["embeddings"], own, atol=1e-2)
 
@@ -132,6 +133,7 @@ def test_objects_are_sent_as_their_json(server):
         ("masked", {"inputs": []}, 400, "inputs: 0 values"),
         ("masked", {"inputs": [texts("a [MASK]", name="text")]}, 400, "inputs[0].name: 'text' is no input"),
         ("masked", {"inputs": [texts("a [MASK]", shape=[2])]}, 400, "inputs[0]: 1 values, and a shape of [2]"),
+        ("masked", {"inputs": [texts([["a"]])]}, 400, "inputs[0].data[0]: a list, expected a text"),
         ("masked", {"inputs": [texts(3)]}, 400, "inputs[0].data[0]: a number, expected a text"),
         ("masked", {"inputs": [texts(0.5, datatype="INT64")]}, 400, "expected a whole number"),
         ("masked", {"inputs": [texts("a", datatype="TEXT")]}, 400, "inputs[0].datatype: 'TEXT'"),
@@ -149,6 +151,26 @@ def test_wrong_input_is_named(server, model, body, status, said):
     got, found = server.post(f"/v2/models/{model}/infer", body)
     assert (got, list(found)) == (status, ["error"])
     assert said in found["error"]
+
+
+@pytest.mark.parametrize("model", ["masked", "classify", "answer", "table", "outcome"])
+def test_no_body_is_answered_with_500(server, model):
+    rng = random.Random(7)
+    schema = server.get("/openapi.json")[1]["paths"][f"/v2/models/{model}/infer"]["post"]["requestBody"]
+    keys = ["texts", "questions", "patients", "age", "rows"]
+    for _ in range(80):
+        body = from_schema(schema["content"]["application/json"]["schema"], rng)
+        for one in body.get("inputs", []):
+            one["name"] = rng.choice(keys)
+            if rng.random() < 0.8:
+                one |= {"data": [rng.choice(["a", 1, 0.5, None, True, "{}", [1]])] * 2, "shape": [2]}
+        if rng.random() < 0.7:
+            body["parameters"] = {"verb": rng.choice([*server.get(f"/models/{model}")[1]["verbs"], 3, None])}
+        if rng.random() < 0.8:
+            body.pop("outputs", None)
+        status, found = server.post(f"/v2/models/{model}/infer", body)
+        assert status in (200, 400), (body, found)
+        assert status == 200 or of_one_form(f"/v2/models/{model}/infer", json.dumps(found).encode())
 
 
 def test_the_binary_extension_is_refused(server):

@@ -37,10 +37,12 @@ EXPECTED = {"BYTES": "string", "BOOL": "boolean", **dict.fromkeys(NUMBERS, "numb
 """Datatype -> what its values are in JSON."""
 BINARY = ("binary_data_output", "binary_data")
 """Parameters of the binary extension, which is not spoken: who asks for it reads JSON as well."""
+AXES = 8
+"""Of a tensor, at most."""
 UNREAD = Field(MapOf(Anything()), "Not read.", None)
 TENSOR = {
     "name": Field(Text(), "A key of the verb's request, or a column."),
-    "shape": Field(ListOf(Number(0, whole=True))),
+    "shape": Field(ListOf(Number(0, whole=True), most=AXES)),
     "datatype": Field(Text(known=tuple(EXPECTED))),
     "data": Field(ListOf(Anything()), "Nested, or flat in row-major order; null is missing."),
     "parameters": UNREAD,
@@ -79,7 +81,7 @@ def infer(model: str, verbs: Mapping[str, Verb]) -> Verb:
 
 def arguments(request: Json, inputs: Sequence[Json]) -> dict[str, Any]:
     """The body of a verb from tensors; a UserError names the place of one that does not fit."""
-    keys, found, columns = request["properties"], dict[str, Any](), dict[str, list[Any]]()
+    keys, found, columns = request.get("properties", {}), dict[str, Any](), dict[str, list[Any]]()
     rows = next((name for name, shape in keys.items() if _takes_rows(shape)), None)
     for place, one in enumerate(inputs):
         name, at = one["name"], f"inputs[{place}]"
@@ -102,7 +104,8 @@ def arguments(request: Json, inputs: Sequence[Json]) -> dict[str, Any]:
 
 def _values(one: Json, at: str) -> list[Any]:
     """The data of a tensor, nested as its shape says; a last axis of one value is left out."""
-    flat, shape, datatype = list(_flat(one["data"])), one["shape"], one["datatype"]
+    shape, datatype = one["shape"], one["datatype"]
+    flat = list(_flat(one["data"], len(shape)))
     if math.prod(shape) != len(flat):
         raise UserError(f"{at}: {len(flat):,} values, and a shape of {shape}", hint="Send as many as the shape says.")
     kind = "integer" if datatype in INTEGERS else EXPECTED[datatype]
@@ -116,9 +119,9 @@ def _values(one: Json, at: str) -> list[Any]:
     return flat
 
 
-def _flat(data: Sequence[Any]) -> Iterator[Any]:
+def _flat(data: Sequence[Any], axes: int) -> Iterator[Any]:
     for value in data:
-        yield from _flat(value) if isinstance(value, list) else (value,)
+        yield from _flat(value, axes - 1) if isinstance(value, list) and axes > 1 else (value,)
 
 
 def _list(shape: Json) -> Any:
@@ -143,6 +146,7 @@ def _argument(shape: Json, values: list[Any], at: str) -> Any:
 
 def answered(model: str, body: Json, answer: Any) -> Any:
     """The answer of a verb in tensors: lists are outputs, single values parameters, and warnings go into the header."""
+    answer = answer if isinstance(answer, Mapping) else {MAIN[0]: answer}
     notes = [line for name in NOTES for line in answer.get(name) or ()]
     tensors, single = dict[str, Any](), dict[str, Any]()
     for name, value in answer.items():
@@ -150,7 +154,7 @@ def answered(model: str, body: Json, answer: Any) -> Any:
             parts = _fields(name, value) if len(value) and isinstance(value[0], dict) else {name: value}
             tensors |= {part: tensor(part, values) for part, values in parts.items()}
         elif name not in NOTES:
-            single[name] = value if isinstance(value, str | int | float) else orjson.dumps(value).decode()
+            single[name] = value if isinstance(value, str | int | float) else orjson.dumps(value, default=str).decode()
     wanted = [one["name"] for one in body["outputs"] or ()] or list(tensors)
     if wrong := [name for name in wanted if name not in tensors]:
         raise UserError(f"outputs: {wrong[0][:60]!r} is none", hint=suggest(wrong[0][:60], tensors))
