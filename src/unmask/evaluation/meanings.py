@@ -74,6 +74,7 @@ MEANINGS: dict[str, Meaning] = {
         "C-index", HIGHER, 1, "How often the patient with the earlier event has the higher risk; 0.5 is chance."
     ),
     "rmse": Meaning("RMSE", LOWER, 0, "Root of the mean squared error, in the unit of the numbers."),
+    "sum_mae": Meaning("error of sums", LOWER, 0, "By how much the sum over a picture is off, on average."),
     "nrmse": Meaning(
         "RMSE / deviation", LOWER, 0, "Over the column's deviation: always saying the mean gives about 1."
     ),
