@@ -19,6 +19,7 @@ LAWS = {
     8: "test_law8_ties.py",
     9: "test_law9_distributions.py",
     10: "test_law10_time.py",
+    12: "test_law12_company.py",
 }
 
 
@@ -417,5 +418,10 @@ MUTANTS = [
             "return (p * total / mass.clamp_min(1e-12)).sum(-1).mean(0)",
             "return self.location.mean(0)",
         ),
+    ),
+    mutant(
+        12,
+        "texts share rows",
+        ("modalities/text/uses/model.py", "self.model.encoder.alone = True", "self.model.encoder.alone = False"),
     ),
 ]

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
+from unmask.kernels.fused_linear import in_blocks
 from unmask.kernels.linear_cross_entropy import hits, linear_cross_entropy
 
 
@@ -134,7 +135,8 @@ class Categorical:
         adds up many."""
         bias = None if self.bias is None else self.bias.float()
         with torch.autocast(self.features.device.type, enabled=False):
-            return F.linear(self.features.float(), self.weight.float(), bias)
+            weight = self.weight.float()
+            return in_blocks(lambda rows: F.linear(rows, weight, bias), self.features.float())
 
     @property
     def log_probs(self) -> Float[Tensor, "hidden values"]:

@@ -9,29 +9,33 @@ Shape letters: slots (of the whole batch), width.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.config import MLP, EncoderConfig
+from unmask.encoder.config import MLP, Disentangled, EncoderConfig
 from unmask.encoder.transformer import Encoder, FeedForward, Layer
 from unmask.kernels.fused_linear import (
     ACTIVATIONS,
+    FEW,
+    ROUND,
     ROUND_FEW,
     EightBitLinear,
     FusedLinear,
     Levels,
-    activation,
     multiplies_bf16,
     round_up,
 )
-from unmask.kernels.inference_attention import GROUPS, GroupedBatch
+from unmask.kernels.inference_attention import GROUPS, GroupedBatch, length_groups
+from unmask.kernels.packed_attention import example_starts
 
 KEPT = 24
 """Channels of a feed-forward that stay in fp32 when all others are quantised."""
@@ -129,11 +133,14 @@ class InferenceEncoder:
         position: Int[Tensor, " slots"],
         groups: GROUPS,
         ranges: Ranges | None = None,
-    ) -> Float[Tensor, "slots width"]:
+        wanted: Int[Tensor, " wanted"] | None = None,
+    ) -> Float[Tensor, "_ width"]:
         """Encode embeddings (words and types summed).
 
         Args:
             ranges: is told what the activations are.
+            wanted: slots whose states are asked for, in any order; default all. The last layer computes no others,
+                but for their attention.
         """
         slots = len(x)
         if ranges is None:
@@ -145,11 +152,66 @@ class InferenceEncoder:
         x = self.norm(x)
         if self.project is not None:
             x = self.project(x)
-        batch = GroupedBatch(groups, position)
-        for number, layer, attention in self.layers:
+        batch, last = GroupedBatch(groups, position), len(self.layers) - 1
+        few = (
+            None if wanted is None else F.pad(wanted, (0, -len(wanted) % (ROUND_FEW if len(wanted) <= FEW else ROUND)))
+        )
+        for place, (number, layer, attention) in enumerate(self.layers):
             # Layers that share weights share their ranges too.
-            x = layer(x, partial(attention, batch=batch), ranges, number)
-        return self.final_norm(x[:slots])
+            x = layer(x, partial(attention, batch=batch), ranges, number, few if place == last else None)
+        return self.final_norm(x[: slots if wanted is None else len(wanted)])
+
+
+_FORMS: weakref.WeakKeyDictionary[Encoder, dict[str, tuple[Any, InferenceEncoder]]] = weakref.WeakKeyDictionary()
+
+
+def _form(encoder: Encoder, precision: str) -> InferenceEncoder:
+    """The encoder's inference form, made once for its weights as they are."""
+    weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in encoder.parameters()]
+    kept = _FORMS.setdefault(encoder, {})
+    if precision not in kept or kept[precision][0] != weights:
+        kept[precision] = (weights, InferenceEncoder(encoder, precision))
+    return kept[precision][1]
+
+
+def encoded_alone(
+    encoder: Any,
+    x: Float[Tensor, "rows slots width"],
+    segment: Int[Tensor, "rows slots"],
+    position: Int[Tensor, "rows slots"],
+    wanted: Int[Tensor, " wanted"] | None,
+    *,
+    decode: bool = False,
+) -> Tensor | None:
+    """What `encoder` makes of a batch, by its inference form: each example's states have the same bits in any batch.
+
+    Returns:
+        (rows, slots, width) with zeros in padding, or (wanted, width); None where the encoder has no such form, is
+        not to use it (`Encoder.alone`), has a decoder on top (`decode`), or something is to be learnt.
+    """
+    if not (getattr(encoder, "alone", False) and torch.is_inference_mode_enabled() and has_inference_form(encoder)):
+        return None
+    positions = encoder.config.positions
+    if decode and isinstance(positions, Disentangled) and positions.decoder_steps:
+        return None
+    flat = segment.flatten().numpy()
+    first = example_starts(segment).flatten().nonzero().flatten().numpy()
+    first, length = first[flat[first] != 0], np.diff(np.append(first, flat.size))[flat[first] != 0]
+    order = np.argsort(-length, kind="stable")
+    first, length = first[order], length[order]
+    slots = np.repeat(first - np.cumsum(length) + length, length) + np.arange(length.sum())
+    source = torch.from_numpy(slots)
+    form = _form(encoder, "bf16" if torch.is_autocast_enabled("cpu") else "fp32")
+    groups, place = length_groups(length.tolist()), None
+    if wanted is not None:
+        place = torch.zeros(flat.size, dtype=torch.int64)
+        place[source] = torch.arange(len(source))
+        place = place[wanted]
+    with torch.autocast("cpu", enabled=False):
+        states = form(x.flatten(0, 1)[source], position.flatten()[source], groups, wanted=place)
+    if wanted is not None:
+        return states
+    return states.new_zeros(flat.size, states.shape[1]).index_copy_(0, source, states).view(*segment.shape, -1)
 
 
 def _norm(norm: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -187,11 +249,15 @@ class InferenceLayer:
         inner = self.up(x)
         return inner if self.value is None else inner.mul_(self.value(x))
 
-    def __call__(self, x: Tensor, attend: Attend, ranges: Ranges | None, number: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, attend: Attend, ranges: Ranges | None, number: int, few: Tensor | None = None
+    ) -> Tensor:
+        mixed = attend(self.qkv(self.first(x) if self.pre else x))
+        if few is not None:
+            mixed, x = mixed[few], x[few]
         if self.pre:
-            x = self.out.plus(attend(self.qkv(self.first(x))), x)
+            x = self.out.plus(mixed, x)
             return self.down.plus(self._inner(self.second(x)), x)
-        mixed = attend(self.qkv(x))
         y = self.first(self.out.plus(mixed, x))
         inner = self._inner(y)
         if ranges is not None:
@@ -211,7 +277,6 @@ class EightBitLayer:
 
     def __init__(self, layer: Layer, config: EncoderConfig, ranges: Ranges, number: int) -> None:
         attention, forward = layer.attention, layer.feedforward
-        self.activation = activation(config.feedforward.activation)
 
         def entering(place: str, linear: nn.Linear, out: torch.dtype = torch.float32) -> tuple[Any, EightBitLinear]:
             key = f"{number}.{place}"
@@ -234,8 +299,8 @@ class EightBitLayer:
         key, before = f"{number}.inner", f"{number}.middle"
         up, down = forward.up, forward.down
         exact = ranges.high[key].topk(min(KEPT, len(ranges.high[key]) - 1)).indices
-        self.up_exact = (up.weight[exact].detach(), up.bias[exact].detach())
-        self.down_exact = down.weight[:, exact].detach().t().contiguous()
+        self.up_exact = FusedLinear.of(up.weight[exact], up.bias[exact], torch.float32, config.feedforward.activation)
+        self.down_exact = FusedLinear.of(down.weight[:, exact], None, torch.float32)
         rest = torch.ones(len(ranges.high[key]), dtype=torch.bool)
         rest[exact] = False
         low, high = float(ranges.low[key].min()), float(ranges.high[key][rest].max()) * 1.05
@@ -260,8 +325,10 @@ class EightBitLayer:
     def _cut(x: Tensor, affine: tuple[Tensor, Tensor]) -> Tensor:
         return torch.addcmul(affine[1], x, affine[0]).clamp_(0, 255).to(torch.uint8)
 
-    def __call__(self, x: Tensor, attend: Attend, ranges: Ranges | None, number: int) -> Tensor:
+    def __call__(
+        self, x: Tensor, attend: Attend, ranges: Ranges | None, number: int, few: Tensor | None = None
+    ) -> Tensor:
         mixed = attend(self.qkv(self._cut(x, self.enter)))
         y = self.first(self.out.plus(self._cut(mixed.float(), self.mixed), x))
-        exact = self.activation(F.linear(y, *self.up_exact))
-        return self.second(self.down.plus(self.up(self._cut(y, self.middle)), torch.addmm(y, exact, self.down_exact)))
+        exact = self.down_exact.plus(self.up_exact(y), y)
+        return self.second(self.down.plus(self.up(self._cut(y, self.middle)), exact))

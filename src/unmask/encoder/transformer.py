@@ -176,6 +176,8 @@ class Encoder(nn.Module):
 
     made_for: type[AttentionKind | Disentangled] = Full
     attention: type[SelfAttention] = SelfAttention
+    alone: bool = False
+    """At inference an example's states have the same bits in any batch (`inference_encoder.encoded_alone`)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from unmask.core.token_codec import TokenCodec
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name
 from unmask.kernels.dropout import drop
-from unmask.kernels.fused_linear import activation
+from unmask.kernels.fused_linear import activation, in_blocks
 
 SEQUENCE, TOKEN, SPAN, DETECT = "sequence", "token", "span", "detect"
 CLASSES = {
@@ -72,6 +72,9 @@ class TaskHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, width) states -> (n, outputs), fp32."""
+        return in_blocks(self._outputs, x)
+
+    def _outputs(self, x: Tensor) -> Tensor:
         early = self.head.steps[0][0].startswith("classifier.")
         for i, ((name, _), act) in enumerate(zip(self.head.steps, self.activations, strict=True)):
             if name.startswith("="):

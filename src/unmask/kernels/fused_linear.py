@@ -72,6 +72,57 @@ def round_up(states: Float[Tensor, "slots width"], *, few: int = ROUND) -> Float
     return F.pad(states, (0, 0, 0, -len(states) % (few if len(states) <= FEW else ROUND)))
 
 
+def in_blocks(product: Callable[[Tensor], Tensor], x: Float[Tensor, "rows inputs"]) -> Tensor:
+    """`product` of all rows; at inference on a CPU of ROUND at a time, zeros behind the last, so that a row's result
+    has the same bits whatever stands beside it: the order in which a product adds depends on the number of its rows."""
+    traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
+    if traced or x.device.type != "cpu" or not torch.is_inference_mode_enabled():
+        return product(x)
+    parts = [product(part) for part in F.pad(x, (0, 0, 0, -len(x) % ROUND)).split(ROUND)]
+    return torch.cat(parts)[: len(x)] if parts else product(x)
+
+
+@cache
+def pieces(
+    rows: int, shape: tuple[int, int], dtype: torch.dtype, how: tuple[str, bool, bool], threads: int
+) -> list[int]:
+    """How many of `rows` rows to multiply at a time, as many as give each row the bits that it has among ROUND rows;
+    the last of them may be more than are left. In fp32 that is all of them on the processors tried; in bf16 with AMX
+    the sums of 768 inputs and more are cut at places that depend on the rows.
+
+    Args:
+        shape: (outputs, inputs) of the weight.
+        how: activation, whether there is a bias, and whether a residual is added.
+        threads: that torch has.
+    """
+    out: list[int] = []
+    for size in (rows, 1024, 512, 256, 128, ROUND, rows % ROUND):
+        while 0 < size <= rows - sum(out) and (size == ROUND or _same_bits(size, shape, dtype, how, threads)):
+            out.append(size)
+    return out if sum(out) == rows else [*out, ROUND]
+
+
+@cache
+def _same_bits(
+    rows: int, shape: tuple[int, int], dtype: torch.dtype, how: tuple[str, bool, bool], threads: int
+) -> bool:
+    """Whether a product of so many rows has the bits of products of ROUND rows, tried on sums that are 0 but for
+    rounding: of such another order changes every bit, which the few digits of bf16 else hide."""
+    (outputs, inputs), (name, biased, added) = shape, how
+    draw = torch.Generator().manual_seed(0)
+    half, order = inputs // 2, torch.randperm(inputs // 2 * 2, generator=draw)
+    weight, x = torch.zeros(outputs, inputs), torch.zeros(rows, inputs)
+    drawn, values = torch.randn(outputs, half, generator=draw), torch.randn(rows, half, generator=draw)
+    weight[:, : 2 * half] = torch.cat([drawn, -drawn], 1)[:, order]
+    x[:, : 2 * half] = torch.cat([values, values], 1)[:, order]
+    linear = FusedLinear.of(weight, torch.zeros(outputs) if biased else None, dtype, name)
+    zeros = torch.zeros(rows, outputs, dtype=dtype)
+    x = x.to(dtype)
+    blocks = F.pad(x, (0, 0, 0, -rows % ROUND)).split(ROUND)
+    parts = torch.cat([linear.multiply(part, zeros.new_zeros(ROUND, outputs) if added else None) for part in blocks])
+    return torch.equal(linear.multiply(x, zeros if added else None), parts[:rows])
+
+
 def _has(space: str, name: str) -> bool:
     return hasattr(getattr(torch.ops, space), name)
 
@@ -95,6 +146,7 @@ class FusedLinear:
 
     weight: Tensor
     bias: Tensor | None
+    shape: tuple[int, int]
     packed: bool
     activation: str
 
@@ -103,23 +155,40 @@ class FusedLinear:
         """Lay out a (outputs, inputs) weight."""
         weight = weight.detach().to(dtype)
         bias = None if bias is None else bias.detach().to(dtype)
-        packed = weight.device.type == "cpu" and has_kernels(dtype)
+        packed, shape = weight.device.type == "cpu" and has_kernels(dtype), (weight.shape[0], weight.shape[1])
         if packed:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
-        return cls(weight, bias, packed, activation)
+        return cls(weight, bias, shape, packed, activation)
 
     def __call__(self, x: Float[Tensor, "slots inputs"]) -> Float[Tensor, "slots outputs"]:
-        if self.packed:
-            name, form = ACTIVATIONS[self.activation]
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, name, [], form)
-        x = F.linear(x, self.weight, self.bias)
-        return x if self.activation == "none" else activation(self.activation)(x)
+        return self._in_pieces(x, None)
 
     def plus(self, x: Float[Tensor, "slots inputs"], residual: Float[Tensor, "slots outputs"]) -> Tensor:
         """The product with a residual added."""
-        if self.packed:
+        return self._in_pieces(x, residual)
+
+    def _in_pieces(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        rows = len(x)
+        if rows % ROUND_FEW:
+            return self.multiply(x, residual)
+        how = (self.activation, self.bias is not None, residual is not None)
+        sizes = pieces(rows, self.shape, x.dtype, how, torch.get_num_threads())
+        if sizes == [rows]:
+            return self.multiply(x, residual)
+        parts = F.pad(x, (0, 0, 0, sum(sizes) - rows)).split(sizes)
+        added = [None] * len(sizes) if residual is None else F.pad(residual, (0, 0, 0, sum(sizes) - rows)).split(sizes)
+        return torch.cat([self.multiply(part, of) for part, of in zip(parts, added, strict=True)])[:rows]
+
+    def multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """All rows at once."""
+        if not self.packed:
+            x = F.linear(x, self.weight, self.bias)
+            x = x if self.activation == "none" else activation(self.activation)(x)
+            return x if residual is None else x.add_(residual)
+        if residual is not None:
             return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
-        return F.linear(x, self.weight, self.bias).add_(residual)
+        name, form = ACTIVATIONS[self.activation]
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, name, [], form)
 
 
 @dataclass(frozen=True)

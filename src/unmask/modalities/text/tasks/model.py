@@ -39,6 +39,9 @@ class TaskFolder(Usable):
     about: dict[str, Any]
     baseline: Baseline | None = None
 
+    def __post_init__(self) -> None:
+        self.text.model.encoder.alone = True
+
     def __repr__(self) -> str:
         baseline = "" if self.baseline is None else f", by its baseline {self.baseline.kind!r}"
         return f"TaskFolder({self.about.get('name')}{baseline}: {self.text!r}, {self.precision} on {self.device})"
@@ -79,7 +82,9 @@ def text_folder(model: str | Path | LoadedText | TaskFolder) -> TextFolder:
     """What a folder holds, or a copy of what is loaded, to be trained."""
     if isinstance(model, str | Path):
         return load_folder(model)
-    return copy.deepcopy(model.text if isinstance(model, TaskFolder) else model.folder)
+    found = copy.deepcopy(model.text if isinstance(model, TaskFolder) else model.folder)
+    found.model.encoder.alone = False
+    return found
 
 
 def task_named(model: str | Path | LoadedText | TaskFolder) -> str | None:

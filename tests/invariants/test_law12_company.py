@@ -1,0 +1,100 @@
+"""Law 12. A text's answer has the same bits alone and in any batch: for every family, verb and number format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import unmask
+from published import CASES, published, task_head
+from text_corpus import SENTENCES
+from unmask.kernels.fused_linear import FusedLinear, multiplies_bf16, pieces
+
+CONVOLVED = ("deberta-v2", "deberta-c2p")
+"""Without an inference form: their texts share rows, and bits depend on them."""
+EIGHT_BITS = ("bert", "albert", "mpnet", "roberta", "longformer", "bigbird", "deberta-v3")
+TEXTS = [s[: 10 + 3 * i] for i, s in enumerate(SENTENCES[:5] * 6)]
+BESIDE: tuple[list[int], ...] = ([3, 0], [7, 6, 5, 4, 0, 2, 1], [*range(1, 30), 0])
+"""Batches, by the numbers of their texts, with text 0 among them."""
+
+
+def check(answer: Callable[[Sequence[Any]], Any], inputs: Sequence[Any] = TEXTS) -> None:
+    """Input 0 gets the same bits alone and beside others, wherever it stands."""
+    alone = answer(inputs[:1])[0]
+    for numbers in BESIDE:
+        found = answer([inputs[i] for i in numbers])[numbers.index(0)]
+        assert np.array_equal(found, alone), (numbers, found, alone)
+
+
+def precisions(name: str) -> list[str]:
+    half = ["bf16"] if multiplies_bf16() else []
+    return ["fp32", *half, *(["int8"] if name in EIGHT_BITS else [])]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in CONVOLVED])
+def test_masked_models(name: str, tmp_path):
+    published(name, tmp_path)
+    for precision in precisions(name):
+        model = unmask.load(tmp_path, precision=precision, device="cpu")
+        for pooling in ("mean", "first"):
+            check(lambda texts, m=model, p=pooling: m.embed(texts, pooling=p))
+        if precision == "int8":
+            continue
+        check(lambda texts, m=model: [row["score"] for row in m.score(texts)])
+        check(
+            lambda texts, m=model: [
+                [c["probability"] for c in row["slots"][0]["candidates"]]
+                for row in m.fill([f"[MASK] {t}" for t in texts])
+            ]
+        )
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    """Without the number of the row."""
+    return str({key: value for key, value in row.items() if key not in ("id", "input")})
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+@pytest.mark.parametrize("task", ["SequenceClassification", "TokenClassification", "QuestionAnswering"])
+def test_fine_tuned_models(name: str, task: str, tmp_path):
+    task_head(name, task, tmp_path)
+    if task == "TokenClassification":
+        config = json.loads((tmp_path / "config.json").read_text())
+        config |= {"id2label": {"0": "O", "1": "B-X", "2": "I-X"}, "label2id": {"O": 0, "B-X": 1, "I-X": 2}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    inputs: list[Any] = TEXTS
+    if task == "QuestionAnswering":
+        inputs = [{"question": "what?", "context": text} for text in TEXTS]
+    for precision in precisions(""):
+        model = unmask.load(tmp_path, precision=precision, device="cpu")
+        check(lambda given, m=model: [_said(row) for row in m.predict(given)], inputs)
+
+
+def test_labels_without_training(tmp_path):
+    published("bert", tmp_path)
+    model = unmask.load(tmp_path, precision="fp32", device="cpu")
+    check(
+        lambda texts: [list(row["probabilities"].values()) for row in model.zero_shot(texts, ["fox", "dog"])],
+        [t for t in TEXTS if t.isascii()],
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *([torch.bfloat16] if multiplies_bf16() else [])])
+@pytest.mark.parametrize("shape", [(384, 1536), (768, 768)])
+def test_products_of_the_sizes_of_published_models(shape: tuple[int, int], dtype: torch.dtype):
+    """Sums that are 0 but for rounding, which shows in every digit in which order they were added."""
+    half = torch.randn(shape[0], shape[1] // 2)
+    linear = FusedLinear.of(torch.cat([half, -half], 1), None, dtype)
+    for rows in (16, 48, 80, 448):
+        x = torch.randn(rows, shape[1] // 2).repeat(1, 2).to(dtype)
+        parts = F.pad(x, (0, 0, 0, -rows % 64)).split(64)
+        alone = torch.cat([linear.multiply(part, None) for part in parts])[:rows]
+        assert torch.equal(linear(x), alone)
+        assert torch.equal(linear.plus(x, torch.zeros(rows, shape[0], dtype=dtype)), alone)
+    assert sum(pieces(448, shape, dtype, ("none", False, False), torch.get_num_threads())) == 448
