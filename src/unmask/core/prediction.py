@@ -136,7 +136,7 @@ class Categorical:
         bias = None if self.bias is None else self.bias.float()
         with torch.autocast(self.features.device.type, enabled=False):
             weight = self.weight.float()
-            return in_blocks(lambda rows: F.linear(rows, weight, bias), self.features.float())
+            return in_blocks(lambda rows: F.linear(rows, weight, bias), self.features.float(), wide=len(weight))
 
     @property
     def log_probs(self) -> Float[Tensor, "hidden values"]:

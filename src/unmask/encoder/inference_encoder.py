@@ -165,7 +165,7 @@ class InferenceEncoder:
 _FORMS: weakref.WeakKeyDictionary[Encoder, dict[str, tuple[Any, InferenceEncoder]]] = weakref.WeakKeyDictionary()
 
 
-def _form(encoder: Encoder, precision: str) -> InferenceEncoder:
+def inference_form(encoder: Encoder, precision: str) -> InferenceEncoder:
     """The encoder's inference form, made once for its weights as they are."""
     weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in encoder.parameters()]
     kept = _FORMS.setdefault(encoder, {})
@@ -201,7 +201,7 @@ def encoded_alone(
     first, length = first[order], length[order]
     slots = np.repeat(first - np.cumsum(length) + length, length) + np.arange(length.sum())
     source = torch.from_numpy(slots)
-    form = _form(encoder, "bf16" if torch.is_autocast_enabled("cpu") else "fp32")
+    form = inference_form(encoder, "bf16" if torch.is_autocast_enabled("cpu") else "fp32")
     groups, place = length_groups(length.tolist()), None
     if wanted is not None:
         place = torch.zeros(flat.size, dtype=torch.int64)

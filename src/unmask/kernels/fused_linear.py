@@ -72,14 +72,29 @@ def round_up(states: Float[Tensor, "slots width"], *, few: int = ROUND) -> Float
     return F.pad(states, (0, 0, 0, -len(states) % (few if len(states) <= FEW else ROUND)))
 
 
-def in_blocks(product: Callable[[Tensor], Tensor], x: Float[Tensor, "rows inputs"]) -> Tensor:
+def in_blocks(product: Callable[[Tensor], Tensor], x: Float[Tensor, "rows inputs"], *, wide: int = 0) -> Tensor:
     """`product` of all rows; at inference on a CPU of ROUND at a time, zeros behind the last, so that a row's result
-    has the same bits whatever stands beside it: the order in which a product adds depends on the number of its rows."""
+    has the same bits whatever stands beside it: the order in which a product adds depends on the number of its rows.
+
+    Args:
+        wide: outputs of a product in fp32 that has many. Then the last rows are rounded up to ROUND_FEW alone, where
+            that was tried to give the same bits: one hidden token is else 64 rows of a vocabulary.
+    """
     traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
-    if traced or x.device.type != "cpu" or not torch.is_inference_mode_enabled():
+    if traced or x.device.type != "cpu" or not torch.is_inference_mode_enabled() or not len(x):
         return product(x)
-    parts = [product(part) for part in F.pad(x, (0, 0, 0, -len(x) % ROUND)).split(ROUND)]
-    return torch.cat(parts)[: len(x)] if parts else product(x)
+    few = ROUND_FEW if wide and _few_have_same_bits(wide, x.shape[1], torch.get_num_threads()) else ROUND
+    return torch.cat([product(part) for part in F.pad(x, (0, 0, 0, -len(x) % few)).split(ROUND)])[: len(x)]
+
+
+@cache
+def _few_have_same_bits(outputs: int, inputs: int, threads: int) -> bool:
+    """Whether `F.linear` in fp32 of fewer rows than ROUND, in steps of ROUND_FEW, has the bits of ROUND rows."""
+    draw = torch.Generator().manual_seed(0)
+    weight, x = (torch.randn(n, inputs, generator=draw) for n in (min(outputs, 1024), ROUND))
+    weight = weight.repeat(-(-outputs // 1024), 1)[:outputs]  # drawing them all would take longer than the products
+    whole = F.linear(x, weight)
+    return all(torch.equal(F.linear(x[:rows], weight), whole[:rows]) for rows in range(ROUND_FEW, ROUND, ROUND_FEW))
 
 
 @cache
@@ -175,9 +190,10 @@ class FusedLinear:
         sizes = pieces(rows, self.shape, x.dtype, how, torch.get_num_threads())
         if sizes == [rows]:
             return self.multiply(x, residual)
-        parts = F.pad(x, (0, 0, 0, sum(sizes) - rows)).split(sizes)
-        added = [None] * len(sizes) if residual is None else F.pad(residual, (0, 0, 0, sum(sizes) - rows)).split(sizes)
-        return torch.cat([self.multiply(part, of) for part, of in zip(parts, added, strict=True)])[:rows]
+        if (more := sum(sizes) - rows) > 0:
+            x, residual = F.pad(x, (0, 0, 0, more)), None if residual is None else F.pad(residual, (0, 0, 0, more))
+        added = [None] * len(sizes) if residual is None else residual.split(sizes)
+        return torch.cat([self.multiply(part, of) for part, of in zip(x.split(sizes), added, strict=True)])[:rows]
 
     def multiply(self, x: Tensor, residual: Tensor | None) -> Tensor:
         """All rows at once."""

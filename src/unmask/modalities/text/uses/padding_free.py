@@ -19,7 +19,13 @@ from torch import Tensor
 from unmask.core.embed import check_pooling, pool_padded
 from unmask.core.model import MaskedModel
 from unmask.core.token_codec import TokenCodec
-from unmask.encoder.inference_encoder import InferenceEncoder, Ranges, has_eight_bit_form, has_inference_form
+from unmask.encoder.inference_encoder import (
+    InferenceEncoder,
+    Ranges,
+    has_eight_bit_form,
+    has_inference_form,
+    inference_form,
+)
 from unmask.errors import UserError, option
 from unmask.kernels.inference_attention import length_groups
 from unmask.progress import counted
@@ -64,7 +70,8 @@ class PaddingFreeEmbedder:
         types = codec.token_type.weight.detach()[0] if codec.config.types else None
         with torch.inference_mode():
             if precision != "int8":
-                return cls(codec, InferenceEncoder(model.encoder, precision, compiled=compiled), word, types)
+                shared = None if compiled else inference_form(model.encoder, precision)
+                return cls(codec, shared or InferenceEncoder(model.encoder, precision, compiled=True), word, types)
             if not calibration:
                 raise UserError("int8 needs texts to calibrate with", hint="Give at least one.")
             exact, ranges = cls(codec, InferenceEncoder(model.encoder, "fp32"), word, types), Ranges()
