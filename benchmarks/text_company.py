@@ -33,7 +33,7 @@ from unmask.modalities.text.tokens.tokenizer import Tokenizer
 SAYS = """A BERT of 6 x 384 (MiniLM's shape) with random weights reads docstrings, together and one at a time. Time
 with the law over time without: there products take all rows at once, and score, fill and predict read packed rows, as
 before it. In turns in one process, processor time of one thread; median, least and most of the rounds."""
-LENGTHS = {"8 to 30 tokens": (8, 30), "100 to 128 tokens": (100, 128)}
+LENGTHS = {"8 to 30 tokens": (8, 30), "100 to 120 tokens": (100, 120)}
 
 
 def made(folder: Path) -> None:
