@@ -1,6 +1,6 @@
 """What it costs that a text has the same bits alone and in any batch (law 12): each verb with it and without.
 
-    OMP_NUM_THREADS=1 python benchmarks/text_company.py [--texts 48] [--rounds 5] [--sheet]
+    OMP_NUM_THREADS=1 python benchmarks/text_company.py [--texts 24] [--rounds 5] [--sheet]
 
 The first round warms up and does not count.
 """
@@ -91,7 +91,7 @@ def one_at_a_time(work: Callable[[list[str]], object], texts: list[str]) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=48)
+    parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sheet", action="store_true", help="Write docs/results/text-company.json.")
     arguments = parser.parse_args()

@@ -98,3 +98,23 @@ def test_products_of_the_sizes_of_published_models(shape: tuple[int, int], dtype
         assert torch.equal(linear(x), alone)
         assert torch.equal(linear.plus(x, torch.zeros(rows, shape[0], dtype=dtype)), alone)
     assert sum(pieces(448, shape, dtype, ("none", False, False), torch.get_num_threads())) == 448
+
+
+def test_what_was_made_before_training_is_not_used_after(tmp_path):
+    """Fused optimisers change weights without a trace."""
+    published("bert", tmp_path)
+    model = unmask.load(tmp_path, precision="fp32", device="cpu")
+    encoder, said = model.model.encoder, []
+    for _ in range(2):
+        said.append([row["score"] for row in model.score(["ab cd ef"])])
+        encoder.train()
+        weights = [weight.requires_grad_() for weight in encoder.parameters()]
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        torch.optim.AdamW(weights, lr=0.1, fused=True).step()
+        encoder.eval()
+    encoder.alone = False
+    said.append([row["score"] for row in model.score(["ab cd ef"])])
+    encoder.alone = True
+    assert said[0] != said[1]
+    assert [row["score"] for row in model.score(["ab cd ef"])] == pytest.approx(said[2], rel=1e-4)

@@ -167,7 +167,8 @@ _FORMS: weakref.WeakKeyDictionary[Encoder, dict[str, tuple[Any, InferenceEncoder
 
 def inference_form(encoder: Encoder, precision: str) -> InferenceEncoder:
     """The encoder's inference form, made once for its weights as they are."""
-    weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in encoder.parameters()]
+    versions = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in encoder.parameters()]
+    weights = (encoder.trainings, versions)
     kept = _FORMS.setdefault(encoder, {})
     if precision not in kept or kept[precision][0] != weights:
         kept[precision] = (weights, InferenceEncoder(encoder, precision))

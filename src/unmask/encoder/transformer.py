@@ -178,6 +178,9 @@ class Encoder(nn.Module):
     attention: type[SelfAttention] = SelfAttention
     alone: bool = False
     """At inference an example's states have the same bits in any batch (`inference_encoder.encoded_alone`)."""
+    trainings: int = 0
+    """How often it was put into training mode: what is made of its weights is made anew after that, since fused
+    optimisers change them without a trace (`Tensor._version` stays)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -191,6 +194,11 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList([Layer(config, i, self.attention) for i in range(config.distinct_layers)])
         self.final_norm = make_norm(config.norm, config.width) if config.norm.placement == "pre" else nn.Identity()
         self.apply(self._initialise)
+
+    def train(self, mode: bool = True) -> Encoder:
+        """As of any module."""
+        self.trainings += mode
+        return super().train(mode)
 
     def layout(self, segment: Tensor, position: Tensor) -> AttentionLayout:
         """Who sees whom, with what the layers share."""

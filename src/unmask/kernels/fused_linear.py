@@ -72,7 +72,7 @@ def round_up(states: Float[Tensor, "slots width"], *, few: int = ROUND) -> Float
     return F.pad(states, (0, 0, 0, -len(states) % (few if len(states) <= FEW else ROUND)))
 
 
-def in_blocks(product: Callable[[Tensor], Tensor], x: Float[Tensor, "rows inputs"], *, wide: int = 0) -> Tensor:
+def in_blocks(product: Callable[[Tensor], Tensor], x: Float[Tensor, "*rows inputs"], *, wide: int = 0) -> Tensor:
     """`product` of all rows; at inference on a CPU of ROUND at a time, zeros behind the last, so that a row's result
     has the same bits whatever stands beside it: the order in which a product adds depends on the number of its rows.
 
@@ -81,7 +81,7 @@ def in_blocks(product: Callable[[Tensor], Tensor], x: Float[Tensor, "rows inputs
             that was tried to give the same bits: one hidden token is else 64 rows of a vocabulary.
     """
     traced = torch.jit.is_tracing()  # type: ignore[attr-defined]
-    if traced or x.device.type != "cpu" or not torch.is_inference_mode_enabled() or not len(x):
+    if traced or x.device.type != "cpu" or not torch.is_inference_mode_enabled() or not len(x) or x.dim() > 2:
         return product(x)
     few = ROUND_FEW if wide and _few_have_same_bits(wide, x.shape[1], torch.get_num_threads()) else ROUND
     return torch.cat([product(part) for part in F.pad(x, (0, 0, 0, -len(x) % few)).split(ROUND)])[: len(x)]

@@ -39,9 +39,6 @@ class TaskFolder(Usable):
     about: dict[str, Any]
     baseline: Baseline | None = None
 
-    def __post_init__(self) -> None:
-        self.text.model.encoder.alone = True
-
     def __repr__(self) -> str:
         baseline = "" if self.baseline is None else f", by its baseline {self.baseline.kind!r}"
         return f"TaskFolder({self.about.get('name')}{baseline}: {self.text!r}, {self.precision} on {self.device})"
@@ -155,6 +152,7 @@ def _with_head(text: TextFolder, path: str | Path, where: torch.device, precisio
         )
     model.to(where).eval()
     model.precision = precision_of(model, precision, where)
+    text.model.encoder.alone = True
     baseline = load_baseline(find_folder(path), *task.simpler_of({"labels": labels} | about)) if saved else None
     return TaskFolder(text=text, model=model, about=about, baseline=baseline)
 
