@@ -118,3 +118,10 @@ def test_what_was_made_before_training_is_not_used_after(tmp_path):
     encoder.alone = True
     assert said[0] != said[1]
     assert [row["score"] for row in model.score(["ab cd ef"])] == pytest.approx(said[2], rel=1e-4)
+
+
+def test_a_model_just_fine_tuned_keeps_to_it(tmp_path):
+    published("bert", tmp_path / "model")
+    rows = [(text, "ab"[number % 2]) for number, text in enumerate(dict.fromkeys(TEXTS))]
+    done = unmask.finetune(tmp_path / "model", rows, tmp_path / "out", task="classify", epochs=1, start="plain")
+    check(lambda texts: [list(row["probabilities"].values()) for row in done.model.predict(list(texts))])
