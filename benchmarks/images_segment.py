@@ -339,7 +339,7 @@ def write_sheet(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     from sheets import FOLDER, Sheet, Table, processor, processor_line, written
 
     commit = subprocess.run(["git", "rev-parse", args.sheet], capture_output=True, text=True, check=True).stdout.strip()
-    minutes = rows[0]["minutes"]
+    minutes, shown = rows[0]["minutes"], list(dict.fromkeys(r["row"] for r in rows))
     sheet = Sheet(
         name=args.name,
         title="Segmentation with few labelled pictures, the same processor time each",
@@ -348,7 +348,8 @@ def write_sheet(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         command="python benchmarks/images_segment.py --work DIR --out results.jsonl --data "
         f"{','.join(dict.fromkeys(r['data'] for r in rows))} --minutes {minutes:g} "
         f"--splits {len({r['split'] for r in rows})} "
-        f"--labelled {','.join(map(str, sorted({r['labelled'] for r in rows})))}",
+        f"--labelled {','.join(map(str, sorted({r['labelled'] for r in rows})))}"
+        + (f" --rows {','.join(shown)}" if len(shown) < len(ROWS) else ""),
         commit=commit,
         date=str(date.today()),
         processor=processor_line(processor()),
