@@ -249,7 +249,7 @@ def judge(request: Sent, status: int, body: bytes, wrong: list[str]) -> None:
 def of_one_form(path: str, body: bytes) -> bool:
     """Whether a refusal is said as it should be at an address."""
     found = json.loads(body)
-    if path.startswith("/v2/models/") and path.endswith("/infer"):
+    if path.startswith("/v2/models/"):
         return set(found) == {"error"} and isinstance(found["error"], str)
     if isinstance(found["error"], str):
         return set(found) == {"error", "error_type"} and ("/tei/" in path or path in ("/embed", "/predict"))

@@ -37,10 +37,10 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
-TEI = ("/models/{model}/tei/{tei}", "/embed", "/predict", "/rerank")
-"""Addresses of text-embeddings-inference."""
-KSERVE = "/v2"
-"""What addresses of KServe begin with."""
+TEI = ("/embed", "/predict", "/rerank")
+"""Addresses of text-embeddings-inference; /models/MODEL/tei/... too."""
+KSERVE, COHERE_V2 = "/v2", "/v2/rerank"
+"""What addresses of KServe begin with, and the one that is not KServe's."""
 BINARY = b"inference-header-content-length"
 """Header of bodies of KServe's binary extension."""
 HOST = re.compile(r"[A-Za-z0-9.:\[\]-]{1,200}")
@@ -62,13 +62,10 @@ class Address:
 
     Args:
         by_method: the handlers, and whether each needs a key, where the server has keys.
-        words: an error as it says it there; None: as everywhere.
     """
 
-    def __init__(
-        self, gateway: Gateway, by_method: Mapping[str, tuple[Handler, bool]], words: Callable[[Any], Any] | None
-    ) -> None:
-        self.gateway, self.by_method, self.words = gateway, by_method, words
+    def __init__(self, gateway: Gateway, by_method: Mapping[str, tuple[Handler, bool]]) -> None:
+        self.gateway, self.by_method = gateway, by_method
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, method = Request(scope, receive), scope["method"]
@@ -82,8 +79,6 @@ class Address:
                 return
             except Exception as error:
                 reply = failure(error)
-            if self.words is not None and reply.status >= 400:
-                reply = replace(reply, body=json_body(self.words(orjson.loads(reply.body)["error"])))
         elif method == "OPTIONS" and cors_headers(self.gateway, request):
             reply = Reply(204, b"")
         else:
@@ -102,8 +97,17 @@ def check_head(scope: Scope, limits: Limits) -> None:
         raise Refusal(400, "two Host headers", hint="Send one.")
 
 
+def words_at(path: str) -> Callable[[Any], Any] | None:
+    """How an error is said at an address, whether it is served or not; None: as everywhere."""
+    if path in TEI or (path.startswith("/models/") and "/tei/" in path):
+        return in_words_of_tei
+    return in_words_of_kserve if path == KSERVE or (path.startswith(f"{KSERVE}/") and path != COHERE_V2) else None
+
+
 async def respond(gateway: Gateway, reply: Reply, request: Request, send: Send) -> None:
-    """Send a reply."""
+    """Send a reply; an error in the words of those who are asked there."""
+    if reply.status >= 400 and (words := words_at(request.scope["path"])) is not None:
+        reply = replace(reply, body=json_body(words(orjson.loads(reply.body)["error"])))
     headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(reply.body)).encode())]
     headers = [(k, v) for k, v in headers if k.decode() not in reply.headers]
     headers += [(name.encode(), value.encode("latin-1", "replace")) for name, value in reply.headers.items()]
@@ -165,16 +169,14 @@ def application(gateway: Gateway) -> Starlette:
         "/rerank": ask.dialect("tei/rerank"),
         "/v1/embeddings": ask.named_in_body("openai/embeddings"),
         "/v1/rerank": ask.named_in_body("cohere/rerank"),
-        "/v2/rerank": ask.named_in_body("cohere/rerank"),
+        COHERE_V2: ask.named_in_body("cohere/rerank"),
     }
     routes = []
     for path in dict.fromkeys([*get_paths, *posts]):
         by_method = dict.fromkeys(("GET", "HEAD"), get_paths[path]) if path in get_paths else {}
         if path in posts:
             by_method["POST"] = posts[path], True
-        kserve = path.startswith(KSERVE) and not path.endswith("rerank")
-        words = in_words_of_tei if path in TEI else in_words_of_kserve if kserve else None
-        routes.append(Route(path, Address(gateway, by_method, words), methods=None))
+        routes.append(Route(path, Address(gateway, by_method), methods=None))
 
     async def wrong(request: Any, error: Exception) -> Any:
         status = error.status_code if isinstance(error, HTTPException) else 500
