@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -101,6 +102,23 @@ def dicom_slice(
 
         data.PixelData = encapsulate([b"not decoded here"])
     data.save_as(path, enforce_file_format=True)
+
+
+def scanned(path: Path, picture: np.ndarray) -> Any:
+    """Write a (height, width) uint8 picture with the patient and geometry of pydicom's CT, and give its data set."""
+    import pydicom
+    from pydicom.data import get_testdata_file
+
+    data = pydicom.dcmread(get_testdata_file("CT_small.dcm"))
+    data.Rows, data.Columns = picture.shape
+    data.BitsAllocated = data.BitsStored = 8
+    data.HighBit, data.PixelRepresentation = 7, 0
+    data.RescaleSlope, data.RescaleIntercept = 1, 0
+    del data.PixelPaddingValue
+    data.PixelData = picture.tobytes()
+    data["PixelData"].VR = "OB"
+    data.save_as(path)
+    return data
 
 
 def nifti_volume(path: Path, volume: np.ndarray, axes: tuple[int, int, int] = (1, 1, 1), **scaling) -> None:

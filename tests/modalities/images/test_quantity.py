@@ -10,6 +10,7 @@ import torch
 from scipy import ndimage
 
 import unmask
+from picture_files import scanned
 from tiny_images import CROPS, discs
 from unmask.errors import UserError
 from unmask.modalities.images.reading import decode
@@ -80,8 +81,6 @@ def test_a_quantity_is_written_as_its_picture_is(tuned, tmp_path, monkeypatch):
     from PIL import Image
 
     nibabel, pydicom = pytest.importorskip("nibabel"), pytest.importorskip("pydicom")
-    from pydicom.data import get_testdata_file
-
     _, run = tuned
     (picture,), _ = discs(1, seed=5)
     (own,) = run.model.predict([picture])
@@ -91,15 +90,7 @@ def test_a_quantity_is_written_as_its_picture_is(tuned, tmp_path, monkeypatch):
     Image.fromarray(picture).save(tmp_path / "b.png")
     np.save(tmp_path / "c.npy", picture)
     nibabel.save(nibabel.Nifti1Image(picture.T[..., None], np.diag([-0.5, -0.5, 3.0, 1.0])), tmp_path / "d.nii.gz")
-    data = pydicom.dcmread(get_testdata_file("CT_small.dcm"))
-    data.Rows, data.Columns = picture.shape
-    data.BitsAllocated = data.BitsStored = 8
-    data.HighBit, data.PixelRepresentation = 7, 0
-    data.RescaleSlope, data.RescaleIntercept = 1, 0
-    del data.PixelPaddingValue
-    data.PixelData = picture.tobytes()
-    data["PixelData"].VR = "OB"
-    data.save_as(tmp_path / "e.dcm")
+    scanned(tmp_path / "e.dcm", picture)
     rows = run.model.predict([tmp_path / n for n in ("a.tif", "b.png", "c.npy", "d.nii.gz", "e.dcm")], tmp_path / "out")
     files = [Path(row["file"]) for row in rows]
     assert [f.name for f in files] == ["a.tif", "b.tif", "c.npy", "d.nii.gz", "e.dcm"]

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import unmask
+from picture_files import scanned
 from tiny_images import CROPS, discs
 from unmask.errors import UserError
 from unmask.modalities.images.segment import windows, written
@@ -70,18 +71,8 @@ def test_a_volume_keeps_its_affine_and_the_order_of_its_voxels(tuned, tmp_path, 
 
 
 def test_a_dicom_mask_keeps_patient_and_geometry(tuned, tmp_path):
-    from pydicom.data import get_testdata_file
-
-    data = pydicom.dcmread(get_testdata_file("CT_small.dcm"))
     (picture,), _ = discs(1, seed=7)
-    data.Rows, data.Columns = picture.shape
-    data.BitsAllocated = data.BitsStored = 8
-    data.HighBit, data.PixelRepresentation = 7, 0
-    data.RescaleSlope, data.RescaleIntercept = 1, 0
-    del data.PixelPaddingValue
-    data.PixelData = picture.tobytes()
-    data["PixelData"].VR = "OB"
-    data.save_as(tmp_path / "a.dcm")
+    data = scanned(tmp_path / "a.dcm", picture)
     (row,) = tuned.predict(tmp_path / "a.dcm", tmp_path / "out")
     mask = pydicom.dcmread(row["file"])
     for name in ("PatientID", "StudyInstanceUID", "PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient"):
