@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 
 def write_sheet(name: str, *tables: Table, sources: str, **about: str) -> None:
     """Write docs/results/NAME.json of what was measured today at this commit. `about`: title, says, command, processor
-    and seeds; `sources`: the file or folder of code that it measures."""
+    and seeds; `sources`: the files or folders of code that it measures, a space between."""
     commit = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "HEAD"], text=True).strip()
-    given = {"commit": commit, "since": commit, "date": date.today().isoformat(), "sources": (sources,)}
+    given = {"commit": commit, "since": commit, "date": date.today().isoformat(), "sources": tuple(sources.split())}
     sheet = Sheet(name=name, tables=tables, **given, **about)
     (ROOT / FOLDER / f"{name}.json").write_text(written(sheet), encoding="utf-8")
 
