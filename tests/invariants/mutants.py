@@ -19,7 +19,7 @@ LAWS = {
     8: "test_law8_ties.py",
     9: "test_law9_distributions.py",
     10: "test_law10_time.py",
-    12: "test_law12_company.py",
+    12: "test_law12_batch_invariance.py",
 }
 
 
@@ -422,6 +422,10 @@ MUTANTS = [
     mutant(
         12,
         "texts share rows",
-        ("modalities/text/uses/model.py", "self.model.encoder.alone = True", "self.model.encoder.alone = False"),
+        (
+            "modalities/text/uses/model.py",
+            "self.model.encoder.batch_invariant = True",
+            "self.model.encoder.batch_invariant = False",
+        ),
     ),
 ]

@@ -22,7 +22,7 @@ from unmask.core.corruption import Hidden
 from unmask.core.prediction import Prediction
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
-from unmask.encoder.inference_encoder import encoded_alone
+from unmask.encoder.inference_encoder import batch_invariant_states
 from unmask.encoder.transformer import Encoder, wanted_by_row
 from unmask.kernels.fused_linear import round_up
 from unmask.kernels.on_host import on_host, to_device
@@ -197,7 +197,9 @@ class MaskedModel(nn.Module, Generic[CodecT]):
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.masked] = True
         x = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
-        if (out := encoded_alone(self.encoder, x, batch.segment, batch.position, wanted, decode=True)) is not None:
+        if (
+            out := batch_invariant_states(self.encoder, x, batch.segment, batch.position, wanted, decode=True)
+        ) is not None:
             return out
         return self.encoder.decode(x, segment=batch.segment, position=batch.position, wanted=wanted)
 
@@ -264,6 +266,6 @@ class MaskedModel(nn.Module, Generic[CodecT]):
                 return full.view(*batch.shape, -1) if wanted is None else full[wanted]
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         x = self.codec.embed(batch.values, nothing)
-        if (out := encoded_alone(self.encoder, x, batch.segment, batch.position, wanted)) is not None:
+        if (out := batch_invariant_states(self.encoder, x, batch.segment, batch.position, wanted)) is not None:
             return out
         return self.encoder(x, segment=batch.segment, position=batch.position, wanted=wanted)

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.errors import UserError
-from unmask.kernels.fused_linear import in_blocks
+from unmask.kernels.fused_linear import batch_invariant
 from unmask.kernels.linear_cross_entropy import hits, linear_cross_entropy
 
 
@@ -136,7 +136,7 @@ class Categorical:
         bias = None if self.bias is None else self.bias.float()
         with torch.autocast(self.features.device.type, enabled=False):
             weight = self.weight.float()
-            return in_blocks(lambda rows: F.linear(rows, weight, bias), self.features.float(), wide=len(weight))
+            return batch_invariant(lambda rows: F.linear(rows, weight, bias), self.features.float(), wide=len(weight))
 
     @property
     def log_probs(self) -> Float[Tensor, "hidden values"]:

@@ -15,7 +15,7 @@ from unmask.core.model import WantedSlots
 from unmask.core.prediction import Categorical
 from unmask.encoder.config import Activation, Norm
 from unmask.encoder.transformer import make_norm
-from unmask.kernels.fused_linear import activation, in_blocks, round_up
+from unmask.kernels.fused_linear import activation, batch_invariant, round_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,11 @@ class TokenCodec(nn.Module):
         """The distribution over the vocabulary at each state."""
         rounded = round_up(states)
         count = None if rounded is states else len(states)
-        h = in_blocks(lambda x: self.norm(self.activation(self.transform(x))), rounded) if self.config.head else rounded
+        h = (
+            batch_invariant(lambda x: self.norm(self.activation(self.transform(x))), rounded)
+            if self.config.head
+            else rounded
+        )
         if torch.is_autocast_enabled(h.device.type):
             h = h.to(torch.get_autocast_dtype(h.device.type))
         weight = self.word.weight if self.output is None else self.output.weight

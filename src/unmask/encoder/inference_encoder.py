@@ -175,7 +175,7 @@ def inference_form(encoder: Encoder, precision: str) -> InferenceEncoder:
     return kept[precision][1]
 
 
-def encoded_alone(
+def batch_invariant_states(
     encoder: Any,
     x: Float[Tensor, "rows slots width"],
     segment: Int[Tensor, "rows slots"],
@@ -188,9 +188,11 @@ def encoded_alone(
 
     Returns:
         (rows, slots, width) with zeros in padding, or (wanted, width); None where the encoder has no such form, is
-        not to use it (`Encoder.alone`), has a decoder on top (`decode`), or something is to be learnt.
+        not to use it (`Encoder.batch_invariant`), has a decoder on top (`decode`), or something is to be learnt.
     """
-    if not (getattr(encoder, "alone", False) and torch.is_inference_mode_enabled() and has_inference_form(encoder)):
+    if not (
+        getattr(encoder, "batch_invariant", False) and torch.is_inference_mode_enabled() and has_inference_form(encoder)
+    ):
         return None
     positions = encoder.config.positions
     if decode and isinstance(positions, Disentangled) and positions.decoder_steps:

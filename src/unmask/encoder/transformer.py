@@ -176,8 +176,8 @@ class Encoder(nn.Module):
 
     made_for: type[AttentionKind | Disentangled] = Full
     attention: type[SelfAttention] = SelfAttention
-    alone: bool = False
-    """At inference an example's states have the same bits in any batch (`inference_encoder.encoded_alone`)."""
+    batch_invariant: bool = False
+    """At inference an example's states have the same bits in any batch (`inference_encoder.batch_invariant_states`)."""
     trainings: int = 0
     """How often it was put into training mode: what is made of its weights is made anew after that, since fused
     optimisers change them without a trace (`Tensor._version` stays)."""

@@ -21,7 +21,7 @@ from unmask.core.token_codec import TokenCodec
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name
 from unmask.kernels.dropout import drop
-from unmask.kernels.fused_linear import activation, in_blocks
+from unmask.kernels.fused_linear import activation, batch_invariant
 
 SEQUENCE, TOKEN, SPAN, DETECT = "sequence", "token", "span", "detect"
 CLASSES = {
@@ -72,7 +72,7 @@ class TaskHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, width) states -> (n, outputs), fp32."""
-        return in_blocks(self._outputs, x)
+        return batch_invariant(self._outputs, x)
 
     def _outputs(self, x: Tensor) -> Tensor:
         early = self.head.steps[0][0].startswith("classifier.")

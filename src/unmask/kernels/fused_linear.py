@@ -72,7 +72,7 @@ def round_up(states: Float[Tensor, "slots width"], *, few: int = ROUND) -> Float
     return F.pad(states, (0, 0, 0, -len(states) % (few if len(states) <= FEW else ROUND)))
 
 
-def in_blocks(product: Callable[[Tensor], Tensor], x: Float[Tensor, "*rows inputs"], *, wide: int = 0) -> Tensor:
+def batch_invariant(product: Callable[[Tensor], Tensor], x: Float[Tensor, "*rows inputs"], *, wide: int = 0) -> Tensor:
     """`product` of all rows; at inference on a CPU of ROUND at a time, zeros behind the last, so that a row's result
     has the same bits whatever stands beside it: the order in which a product adds depends on the number of its rows.
 
@@ -98,7 +98,7 @@ def _few_have_same_bits(outputs: int, inputs: int, threads: int) -> bool:
 
 
 @cache
-def pieces(
+def row_blocks(
     rows: int, shape: tuple[int, int], dtype: torch.dtype, how: tuple[str, bool, bool], threads: int
 ) -> list[int]:
     """How many of `rows` rows to multiply at a time, as many as give each row the bits that it has among ROUND rows;
@@ -176,18 +176,18 @@ class FusedLinear:
         return cls(weight, bias, shape, packed, activation)
 
     def __call__(self, x: Float[Tensor, "slots inputs"]) -> Float[Tensor, "slots outputs"]:
-        return self._in_pieces(x, None)
+        return self._in_row_blocks(x, None)
 
     def plus(self, x: Float[Tensor, "slots inputs"], residual: Float[Tensor, "slots outputs"]) -> Tensor:
         """The product with a residual added."""
-        return self._in_pieces(x, residual)
+        return self._in_row_blocks(x, residual)
 
-    def _in_pieces(self, x: Tensor, residual: Tensor | None) -> Tensor:
+    def _in_row_blocks(self, x: Tensor, residual: Tensor | None) -> Tensor:
         rows = len(x)
         if rows % ROUND_FEW:
             return self.multiply(x, residual)
         how = (self.activation, self.bias is not None, residual is not None)
-        sizes = pieces(rows, self.shape, x.dtype, how, torch.get_num_threads())
+        sizes = row_blocks(rows, self.shape, x.dtype, how, torch.get_num_threads())
         if sizes == [rows]:
             return self.multiply(x, residual)
         if (more := sum(sizes) - rows) > 0:

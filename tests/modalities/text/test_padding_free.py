@@ -28,7 +28,7 @@ def test_every_state_is_the_cores(name, tmp_path, monkeypatch):
     loaded = unmask.load(tmp_path, precision="fp32", device="cpu")
     model = loaded.model
     assert has_inference_form(model.encoder) == (name not in SLOW)
-    model.encoder.alone = False
+    model.encoder.batch_invariant = False
     rng = np.random.default_rng(0)
     texts = [rng.integers(5, VOCABULARY, n) for n in (64, 63, 40, 40, 17, 9, 9, 9, 2, 1)]
     for precision, tolerance in (("fp32", 2e-5), ("bf16", 0.15)):
@@ -53,7 +53,7 @@ def test_embeddings_in_every_number_format(name, tmp_path):
     texts = [s[:60] for s in SENTENCES] + ["x"]
     for pooling in ("mean", "first", "max"):
         fast = model.embed(texts, pooling=pooling)
-        model.__dict__["padding_free"], model.model.encoder.alone = None, False
+        model.__dict__["padding_free"], model.model.encoder.batch_invariant = None, False
         plain = model.embed(texts, pooling=pooling)
         del model.__dict__["padding_free"]
         np.testing.assert_allclose(fast, plain, atol=1e-4, rtol=1e-4)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unmask.core.embed import check_pooling
 from unmask.errors import UserError, option, suggest
-from unmask.kernels.fused_linear import in_blocks
+from unmask.kernels.fused_linear import batch_invariant
 
 if TYPE_CHECKING:
     from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -141,7 +141,7 @@ class SentenceVectors:
         if normalise and not self.normalise:
             modules.append(Normalize())
         for module in modules:
-            found = in_blocks(module, found)
+            found = batch_invariant(module, found)
         return found.numpy()
 
     def similarity(self, vectors: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -80,7 +80,7 @@ def text_folder(model: str | Path | LoadedText | TaskFolder) -> TextFolder:
     if isinstance(model, str | Path):
         return load_folder(model)
     found = copy.deepcopy(model.text if isinstance(model, TaskFolder) else model.folder)
-    found.model.encoder.alone = False
+    found.model.encoder.batch_invariant = False
     return found
 
 
@@ -152,7 +152,7 @@ def _with_head(text: TextFolder, path: str | Path, where: torch.device, precisio
         )
     model.to(where).eval()
     model.precision = precision_of(model, precision, where)
-    text.model.encoder.alone = True
+    text.model.encoder.batch_invariant = True
     baseline = load_baseline(find_folder(path), *task.simpler_of({"labels": labels} | about)) if saved else None
     return TaskFolder(text=text, model=model, about=about, baseline=baseline)
 

@@ -52,7 +52,7 @@ class TextModel(LoadedText, Usable):
     def __post_init__(self) -> None:
         if isinstance(self.folder, str | Path):
             vars(self).update(vars(load(self.folder, device=self.device, precision=self.precision)))
-        self.model.encoder.alone = True
+        self.model.encoder.batch_invariant = True
 
     @cached_property
     def padding_free(self) -> PaddingFreeEmbedder | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ import torch.nn.functional as F
 
 import unmask
 from published import CASES, published, task_head
+from running_server import running
 from text_corpus import SENTENCES
-from unmask.kernels.fused_linear import FusedLinear, multiplies_bf16, pieces
+from unmask.kernels.fused_linear import FusedLinear, multiplies_bf16, row_blocks
+from unmask.serving.limits import Limits
+from unmask.serving.models import load_served
 
 CONVOLVED = ("deberta-v2", "deberta-c2p")
 """Without an inference form: their texts share rows, and bits depend on them."""
@@ -53,6 +57,48 @@ def test_masked_models(name: str, tmp_path):
                 for row in m.fill([f"[MASK] {t}" for t in texts])
             ]
         )
+
+
+@pytest.mark.parametrize("precision", precisions(""))
+def test_with_two_threads(precision: str, tmp_path):
+    published("bert", tmp_path)
+    model = unmask.load(tmp_path, precision=precision, device="cpu")
+    torch.set_num_threads(2)
+    try:
+        check(model.embed)
+        check(lambda texts: [row["score"] for row in model.score(texts)])
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("precision", precisions(""))
+def test_blanks_that_see_each_other(precision: str, tmp_path):
+    published("bert", tmp_path)
+    model = unmask.load(tmp_path, precision=precision, device="cpu")
+    check(lambda texts: [_said(row) for row in model.fill([f"[MASK] {t} [MASK] [MASK]" for t in texts], steps=3)])
+    check(lambda texts: [_said(row) for row in model.fill([f"[MASK] {t}" for t in texts], longest=2)])
+
+
+@pytest.mark.parametrize("precision", precisions("bert"))
+def test_the_server(precision: str, tmp_path):
+    """Requests of eight clients share batches, and get what the model says of each text alone."""
+    published("bert", tmp_path)
+    model = unmask.load(tmp_path, precision=precision, device="cpu")
+    blanked = [f"[MASK] {text}" for text in TEXTS]
+    asked = [("embed", {"texts": text}) for text in TEXTS]
+    if precision != "int8":
+        asked += [(verb, {"texts": text}) for verb, texts in (("fill", blanked), ("score", TEXTS)) for text in texts]
+    served = running(load_served({"m": str(tmp_path)}, Limits(), device="cpu", precision=precision))
+    with served as server, ThreadPoolExecutor(8) as clients:
+        answers = [found for _, found in clients.map(lambda one: server.post(f"/models/m/{one[0]}", one[1]), asked)]
+    vectors = np.array([found["embeddings"] for found in answers[: len(TEXTS)]], np.float32)
+    assert np.array_equal(vectors, np.stack([model.embed(text) for text in TEXTS])[:, 0].reshape(vectors.shape))
+    if precision != "int8":
+        filled, scored = answers[len(TEXTS) : 2 * len(TEXTS)], answers[2 * len(TEXTS) :]
+        for found, text in zip(filled, blanked, strict=True):
+            assert found["results"][0]["log_probability"] == model.fill([text])[0]["log_probability"]
+        for found, text in zip(scored, TEXTS, strict=True):
+            assert found["results"][0]["score"] == model.score([text])[0]["score"]
 
 
 def _said(row: Mapping[str, Any]) -> str:
@@ -97,7 +143,7 @@ def test_products_of_the_sizes_of_published_models(shape: tuple[int, int], dtype
         alone = torch.cat([linear.multiply(part, None) for part in parts])[:rows]
         assert torch.equal(linear(x), alone)
         assert torch.equal(linear.plus(x, torch.zeros(rows, shape[0], dtype=dtype)), alone)
-    assert sum(pieces(448, shape, dtype, ("none", False, False), torch.get_num_threads())) == 448
+    assert sum(row_blocks(448, shape, dtype, ("none", False, False), torch.get_num_threads())) == 448
 
 
 def test_what_was_made_before_training_is_not_used_after(tmp_path):
@@ -113,9 +159,9 @@ def test_what_was_made_before_training_is_not_used_after(tmp_path):
             weight.grad = torch.ones_like(weight)
         torch.optim.AdamW(weights, lr=0.1, fused=True).step()
         encoder.eval()
-    encoder.alone = False
+    encoder.batch_invariant = False
     said.append([row["score"] for row in model.score(["ab cd ef"])])
-    encoder.alone = True
+    encoder.batch_invariant = True
     assert said[0] != said[1]
     assert [row["score"] for row in model.score(["ab cd ef"])] == pytest.approx(said[2], rel=1e-4)
 

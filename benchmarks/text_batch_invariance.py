@@ -1,6 +1,6 @@
 """What it costs that a text has the same bits alone and in any batch (law 12): each verb with it and without.
 
-    OMP_NUM_THREADS=1 python benchmarks/text_company.py [--texts 24] [--rounds 5] [--sheet]
+    OMP_NUM_THREADS=1 python benchmarks/text_batch_invariance.py [--texts 24] [--rounds 5] [--sheet]
 
 The first round warms up and does not count.
 """
@@ -47,10 +47,10 @@ def made(folder: Path) -> None:
 def without(encoder: torch.nn.Module) -> Iterator[None]:
     """As before the law."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patch.object(fused_linear, "pieces", lambda rows, *_: [rows]))
+        stack.enter_context(patch.object(fused_linear, "row_blocks", lambda rows, *_: [rows]))
         for module in (prediction, token_codec, heads):
-            stack.enter_context(patch.object(module, "in_blocks", lambda product, x, **_: product(x)))
-        stack.enter_context(patch.object(encoder, "alone", False))
+            stack.enter_context(patch.object(module, "batch_invariant", lambda product, x, **_: product(x)))
+        stack.enter_context(patch.object(encoder, "batch_invariant", False))
         yield
 
 
@@ -93,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sheet", action="store_true", help="Write docs/results/text-company.json.")
+    parser.add_argument("--sheet", action="store_true", help="Write docs/results/text-batch-invariance.json.")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as root:
@@ -114,12 +114,12 @@ def main() -> None:
     if arguments.sheet:
         columns = ("verb", "texts", "together: time with the law over without", "one at a time")
         write_sheet(
-            "text-company",
+            "text-batch-invariance",
             Table(columns=columns, rows=tuple(rows)),
             sources="src/unmask/encoder src/unmask/kernels",
             title="What the same bits in any batch cost",
             says=" ".join(SAYS.split()),
-            command="OMP_NUM_THREADS=1 python benchmarks/text_company.py --sheet",
+            command="OMP_NUM_THREADS=1 python benchmarks/text_batch_invariance.py --sheet",
             processor=processor_line(processor()),
             seeds="one model",
         )
