@@ -177,10 +177,6 @@ class DisentangledEncoder(Encoder):
             self._initialise(self.decoder_positions)
         self._initialise(self.relative)
 
-    @property
-    def has_inference_form(self) -> bool:
-        return not self.kind.convolution
-
     def shared(self) -> dict[str, Any]:
         return {"table": self.relative_norm(self.relative.weight)}
 

@@ -51,7 +51,7 @@ def has_inference_form(encoder: Any) -> bool:
     return (
         encoder.has_inference_form
         and config.feedforward.activation in ACTIVATIONS
-        and (not config.entrance.project_first or config.input_width == config.width)
+        and getattr(config.positions, "convolution_activation", "gelu") in ACTIVATIONS
         and next(encoder.parameters()).device.type == "cpu"
     )
 
@@ -59,7 +59,8 @@ def has_inference_form(encoder: Any) -> bool:
 def has_eight_bit_form(config: EncoderConfig) -> bool:
     """Whether its products can be done in 8 bits here."""
     plain = isinstance(config.feedforward, MLP) and config.feedforward.bias
-    return plain and config.norm.placement == "post" and config.norm.kind == "layer"
+    convolved = isinstance(config.positions, Disentangled) and config.positions.convolution
+    return plain and not convolved and config.norm.placement == "post" and config.norm.kind == "layer"
 
 
 def attention_dtype() -> torch.dtype:
@@ -125,6 +126,8 @@ class InferenceEncoder:
         if compiled:
             for each in made:
                 each.compile()
+        convolved = isinstance(self.config.positions, Disentangled) and self.config.positions.convolution
+        self.convolution = InferenceConvolution(encoder, self.dtype) if convolved else None
         self.layers = [(number, made[number], attentions[number]) for number in self.config.layer_order]
 
     def __call__(
@@ -149,16 +152,21 @@ class InferenceEncoder:
         x = x.to(self.dtype)
         if self.positions is not None:
             x = x + self.positions[position + getattr(self.config.positions, "offset", 0)]
-        x = self.norm(x)
-        if self.project is not None:
+        if self.project is not None and self.config.entrance.project_first:
             x = self.project(x)
-        batch, last = GroupedBatch(groups, position), len(self.layers) - 1
+        x = self.norm(x)
+        if self.project is not None and not self.config.entrance.project_first:
+            x = self.project(x)
+        entered, batch, last = x, GroupedBatch(groups, position), len(self.layers) - 1
         few = (
             None if wanted is None else F.pad(wanted, (0, -len(wanted) % (ROUND_FEW if len(wanted) <= FEW else ROUND)))
         )
         for place, (number, layer, attention) in enumerate(self.layers):
             # Layers that share weights share their ranges too.
-            x = layer(x, partial(attention, batch=batch), ranges, number, few if place == last else None)
+            chosen = few if place == last else None
+            x = layer(x, partial(attention, batch=batch), ranges, number, chosen)
+            if place == 0 and self.convolution is not None:
+                x = self.convolution(x, entered, position, chosen)
         return self.final_norm(x[: slots if wanted is None else len(wanted)])
 
 
@@ -184,18 +192,15 @@ def batch_invariant_states(
     *,
     decode: bool = False,
 ) -> Tensor | None:
-    """What `encoder` makes of a batch, by its inference form: each example's states have the same bits in any batch.
+    """What `encoder` makes of a batch, each example's states with the same bits in any batch: by its inference form, or
+    where it has none, or a decoder on top (`decode`), example by example.
 
     Returns:
-        (rows, slots, width) with zeros in padding, or (wanted, width); None where the encoder has no such form, is
-        not to use it (`Encoder.batch_invariant`), has a decoder on top (`decode`), or something is to be learnt.
+        (rows, slots, width) with zeros in padding, or (wanted, width); None where this is not asked for
+        (`Encoder.batch_invariant`), on GPUs, or where something is to be learnt.
     """
-    if not (
-        getattr(encoder, "batch_invariant", False) and torch.is_inference_mode_enabled() and has_inference_form(encoder)
-    ):
-        return None
-    positions = encoder.config.positions
-    if decode and isinstance(positions, Disentangled) and positions.decoder_steps:
+    asked = getattr(encoder, "batch_invariant", False) and torch.is_inference_mode_enabled()
+    if not asked or x.device.type != "cpu":
         return None
     flat = segment.flatten().numpy()
     first = example_starts(segment).flatten().nonzero().flatten().numpy()
@@ -203,16 +208,23 @@ def batch_invariant_states(
     order = np.argsort(-length, kind="stable")
     first, length = first[order], length[order]
     slots = np.repeat(first - np.cumsum(length) + length, length) + np.arange(length.sum())
-    source = torch.from_numpy(slots)
-    form = inference_form(encoder, "bf16" if torch.is_autocast_enabled("cpu") else "fp32")
-    groups, place = length_groups(length.tolist()), None
+    source, place = torch.from_numpy(slots), None
     if wanted is not None:
         place = torch.zeros(flat.size, dtype=torch.int64)
         place[source] = torch.arange(len(source))
         place = place[wanted]
-    with torch.autocast("cpu", enabled=False):
-        states = form(x.flatten(0, 1)[source], position.flatten()[source], groups, wanted=place)
-    if wanted is not None:
+    x, position = x.flatten(0, 1)[source], position.flatten()[source]
+    positions = encoder.config.positions
+    if has_inference_form(encoder) and not (decode and isinstance(positions, Disentangled) and positions.decoder_steps):
+        form = inference_form(encoder, "bf16" if torch.is_autocast_enabled("cpu") else "fp32")
+        with torch.autocast("cpu", enabled=False):
+            states = form(x, position, length_groups(length.tolist()), wanted=place)
+    else:
+        encode = encoder.decode if decode else encoder
+        parts = zip(x.split(length.tolist()), position.split(length.tolist()), strict=True)
+        found = [encode(e[None], segment=torch.ones_like(p)[None], position=p[None])[0] for e, p in parts]
+        states = torch.cat(found) if place is None else torch.cat(found)[place]
+    if place is not None:
         return states
     return states.new_zeros(flat.size, states.shape[1]).index_copy_(0, source, states).view(*segment.shape, -1)
 
@@ -267,6 +279,23 @@ class InferenceLayer:
             for place, seen in (("in", x), ("mixed", mixed), ("middle", y), ("inner", inner)):
                 ranges.watch(f"{number}.{place}", seen)
         return self.second(self.down.plus(inner, y))
+
+
+class InferenceConvolution:
+    """Convolution of the embeddings, added behind the first layer; it stops at an example's ends (DeBERTa-v2)."""
+
+    def __init__(self, encoder: Any, dtype: torch.dtype) -> None:
+        weight, bias = encoder.convolution.weight, encoder.convolution.bias
+        self.reach = weight.shape[2] // 2
+        name = encoder.kind.convolution_activation
+        self.product = FusedLinear.of(weight.transpose(1, 2).flatten(1), bias, dtype, name)
+        self.norm = _norm(encoder.convolution_norm, dtype)
+
+    def __call__(self, x: Tensor, entered: Tensor, position: Tensor, few: Tensor | None) -> Tensor:
+        shifts = range(-self.reach, self.reach + 1)
+        around = [entered.roll(-n, 0) * (position.roll(-n) - position == n)[:, None] for n in shifts]
+        added = self.product(torch.cat(around, 1))
+        return self.norm(x + (added if few is None else added[few]))
 
 
 class EightBitLayer:
