@@ -307,9 +307,8 @@ def show(all_of: list[Rival]) -> dict:
                 f"{middle['p99_ms']:8.1f} {middle['tokens_per_processor_second']:10.0f}"
             )
         first = ", ".join(f"{one:.2f}" for one in rival.first)
-        print(
-            f"{'':24} first answer {first} s, {rival.megabytes:.0f} MB, agreement {rival.cosine and f'{rival.cosine:.5f}'}"
-        )
+        same = "another model" if rival.cosine is None else f"agreement {rival.cosine:.5f}"
+        print(f"{'':24} first answer {first} s, {rival.megabytes:.0f} MB, {same}")
     return {rival.name: beside(rival, all_of) for rival in all_of if rival.ours}
 
 
