@@ -86,7 +86,7 @@ def test_the_server(precision: str, tmp_path):
     asked = [("embed", {"texts": text}) for text in TEXTS]
     if precision != "int8":
         asked += [(verb, {"texts": text}) for verb, texts in (("fill", blanked), ("score", TEXTS)) for text in texts]
-    served = running(load_served({"m": str(tmp_path)}, Limits(), device="cpu", precision=precision))
+    served = running(load_served({"m": str(tmp_path)}, Limits(), device="cpu", precision=precision), threads=2)
     with served as server, ThreadPoolExecutor(8) as clients:
         answers = [found for _, found in clients.map(lambda one: server.post(f"/models/m/{one[0]}", one[1]), asked)]
     vectors = np.array([found["embeddings"] for found in answers[: len(TEXTS)]], np.float32)

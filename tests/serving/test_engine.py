@@ -14,7 +14,7 @@ import pytest
 from running_server import counting
 from storm import as_json, values
 from unmask.serving import engine
-from unmask.serving.engine import ModelRequest, ServingEngine
+from unmask.serving.engine import ModelRequest, ServingEngine, threads_of
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 
@@ -222,6 +222,16 @@ def test_several_threads_answer_in_order_too():
     found = w.found(40)
     assert all(found[n][1]["lengths"] == [1 + (n + k) % 5 for k in range(9)] for n in range(40))
     w.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "expected"),
+    [("text", "bf16", 3), ("text", "int8", 3), ("text", "fp32", 1), ("images", "bf16", 1)],
+)
+def test_short_products_have_a_core_each(kind, precision, expected, monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    served = dataclasses.replace(counting(), kind=kind, about={"device": "cpu", "precision": precision})
+    assert threads_of(served) == expected
 
 
 def test_a_request_that_is_long_to_read_holds_up_no_other_model():

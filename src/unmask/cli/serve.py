@@ -28,7 +28,12 @@ class ServerOptions:
         "Processes that answer for all models, with one set of weights. Default: one process per model.",
         min=0,
     )
-    threads: int = flag(1, "Threads per model and process; above 1 each takes one core.", min=1)
+    threads: int | None = flag(
+        None,
+        "Threads per model and process; above 1 each takes one core. Default: one per core for texts in bf16 or int8, "
+        "else 1.",
+        min=1,
+    )
     precision: str = flag("auto", "auto, fp32, bf16 or int8 (embeddings alone).")
     device: options.Device = "auto"
 

@@ -103,15 +103,21 @@ class ServingEngine:
     Args:
         served: the models by name.
         deliver: gets every answer once, except of requests that are `cancelled`.
-        threads: per model.
+        threads: per model; default see `threads_of`.
     """
 
     def __init__(
-        self, served: Mapping[str, Served], deliver: Deliver, limits: Limits, metrics: Metrics, *, threads: int = 1
+        self,
+        served: Mapping[str, Served],
+        deliver: Deliver,
+        limits: Limits,
+        metrics: Metrics,
+        *,
+        threads: int | None = None,
     ) -> None:
         self.served, self.deliver, self.limits, self.metrics = served, deliver, limits, metrics
         sys.setswitchinterval(TURN)
-        self._lanes = {name: Lane(name, one, self, threads) for name, one in served.items()}
+        self._lanes = {name: Lane(name, one, self, threads or threads_of(one)) for name, one in served.items()}
         self._arrived: dict[str, queue.SimpleQueue[ModelRequest | None]] = {
             name: queue.SimpleQueue() for name in (NAMED_IN_BODY, *served)
         }
@@ -339,6 +345,18 @@ class Lane:
                 done.append((job.request, _finished(job.work, job.answers)))
         if done:
             self.engine.deliver(done)
+
+
+def threads_of(served: Served) -> int:
+    """How many threads work for a model where it is not said: for texts in bf16 or int8 on a CPU one per core, each
+    with its own requests, since two cores are no sooner done with the short products of one text than one is; else one,
+    whose products have all cores."""
+    about = served.about
+    if served.kind == "text" and about["device"] == "cpu" and about["precision"] in ("bf16", "int8"):
+        import torch
+
+        return torch.get_num_threads()
+    return 1
 
 
 def _fit(job: QueuedRequest, room: int, *, first: bool) -> int:

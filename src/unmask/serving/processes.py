@@ -57,7 +57,7 @@ class Fleet:
         gateway: Gateway,
         *,
         workers: int | None = None,
-        threads: int,
+        threads: int | None,
         device: str,
         precision: str,
     ) -> None:

@@ -66,7 +66,7 @@ def serve(
     key_file: str | Path | None = None,
     cors: Sequence[str] = (),
     workers: int | None = None,
-    threads: int = 1,
+    threads: int | None = None,
     limits: Limits | None = None,
     device: str = "auto",
     precision: str = "auto",
@@ -78,7 +78,7 @@ def serve(
         models: name -> folder.
         cors: origins whose pages may ask.
         workers: processes with all models each; 0: this one. Default: one per model; a single model is in this one.
-        threads: per model and process.
+        threads: per model and process; default see `engine.threads_of`.
         say: called with where it listens.
     """
     limits, metrics = limits or Limits(), Metrics()
