@@ -36,7 +36,7 @@ from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.evaluate import evaluate
 from unmask.modalities.text.uses.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
 from unmask.modalities.text.uses.model import load
-from unmask.training import run as run_
+from unmask.training import schedule
 from unmask.training.precision import resolve_precision
 
 MASK_ALONE = {"mask": 1.0, "random": 0.0, "keep": 0.0}
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=100, help="per paradigm")
     parser.add_argument("--out", type=Path, help="a .jsonl file; one line per recipe and seed is added to it")
     args = parser.parse_args()
-    clock: Any = run_
+    clock: Any = schedule
     clock.time = types.SimpleNamespace(monotonic=time.process_time)  # minutes of a run are then of processor time
     if args.prepare:
         split(args.work, args.corpus, args.words)

@@ -97,13 +97,18 @@ def _few_have_same_bits(outputs: int, inputs: int, threads: int) -> bool:
     return all(torch.equal(F.linear(x[:rows], weight), whole[:rows]) for rows in range(ROUND_FEW, ROUND, ROUND_FEW))
 
 
+TRIED = ((16, 32, 48), (128, 192, 256), (448, 1024), (1984, 2048))
+"""Numbers of rows, by how large they are."""
+
+
 @cache
 def row_blocks(
     rows: int, shape: tuple[int, int], dtype: torch.dtype, how: tuple[str, bool, bool], threads: int
 ) -> list[int]:
     """How many of `rows` rows to multiply at a time, as many as give each row the bits that it has among ROUND rows;
     the last of them may be more than are left. In fp32 that is all of them on the processors tried; in bf16 with AMX
-    the sums of 768 inputs and more are cut at places that depend on the rows.
+    the sums of 768 inputs and more are cut at places that depend on the rows. All at once where some numbers of rows
+    about as large as `rows` pass: to try each would take longer than the products that it is for.
 
     Args:
         shape: (outputs, inputs) of the weight.
@@ -111,7 +116,10 @@ def row_blocks(
         threads: that torch has.
     """
     out: list[int] = []
-    for size in (rows, 1024, 512, 256, 128, ROUND, rows % ROUND):
+    near = next((sizes for sizes in TRIED if rows <= sizes[-1]), TRIED[-1])
+    if all(_same_bits(size, shape, dtype, how, threads) for size in near):
+        return [rows]
+    for size in (1024, 512, 256, 128, ROUND, rows % ROUND):
         while 0 < size <= rows - sum(out) and (size == ROUND or _same_bits(size, shape, dtype, how, threads)):
             out.append(size)
     return out if sum(out) == rows else [*out, ROUND]
