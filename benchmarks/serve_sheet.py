@@ -40,6 +40,10 @@ def thousands(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ")
 
 
+def agreement(server: dict[str, Any]) -> str:
+    return "another model" if server["cosine"] is None else f"{server['cosine']:.5f}"
+
+
 def named(load: str, server: dict[str, Any]) -> str:
     """A load as people say it."""
     kind, _, count = load.partition(" ")
@@ -54,7 +58,7 @@ def beside(servers: Sequence[dict[str, Any]], ours: dict[str, Any], loads: Seque
     Args:
         before: what rows are named by in front of the load.
     """
-    peers = [s for s in servers if not s["name"].startswith(OURS) and s["cosine"] >= SAME]
+    peers = [s for s in servers if not s["name"].startswith(OURS) and (s["cosine"] is None or s["cosine"] >= SAME)]
     rows = []
     for load in loads:
         every = list(zip(ours["runs"][load], *(p["runs"][load] for p in peers), strict=True))
@@ -72,8 +76,7 @@ def tables(found: dict[str, Any]) -> tuple[Table, ...]:
     loads = list(servers[0]["runs"])
     columns = [named(load, servers[0]) for load in loads]
     speed = [
-        (s["name"], *(thousands(median(s, load, "tokens_per_second")) for load in loads), f"{s['cosine']:.5f}")
-        for s in servers
+        (s["name"], *(thousands(median(s, load, "tokens_per_second")) for load in loads), agreement(s)) for s in servers
     ]
     waits = [
         (s["name"], *(" / ".join(thousands(median(s, load, key)) for key in ("p50_ms", "p99_ms")) for load in loads))
