@@ -199,8 +199,8 @@ def batch_invariant_states(
         (rows, slots, width) with zeros in padding, or (wanted, width); None where this is not asked for
         (`Encoder.batch_invariant`), on GPUs, or where something is to be learnt.
     """
-    asked = getattr(encoder, "batch_invariant", False) and torch.is_inference_mode_enabled()
-    if not asked or x.device.type != "cpu":
+    invariant = getattr(encoder, "batch_invariant", False) and torch.is_inference_mode_enabled()
+    if not invariant or x.device.type != "cpu":
         return None
     flat = segment.flatten().numpy()
     first = example_starts(segment).flatten().nonzero().flatten().numpy()
