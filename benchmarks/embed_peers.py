@@ -4,8 +4,8 @@
 
 Prints one JSON object: seconds to import, to load, to the first answer, sentences per second (median of the runs, and
 all of them), sentences per second of processor time (on a busy machine the fairer number; with OMP_NUM_THREADS=1 no
-thread
-waits), peak memory. Peers run in their own environment: sentence-transformers[onnx], fastembed, transformers.
+thread waits), peak memory. VARIANT is one of those of `families.py`; `st-bf16-128` has batches of 128 instead of 32.
+Peers run in their own environment: sentence-transformers[onnx], fastembed, transformers.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def sentence_transformers_(model: str, kind: str, onnx: str | None) -> tuple[Emb
     import torch
     from sentence_transformers import SentenceTransformer
 
+    kind, _, batch = kind.partition("-")
     settings: dict[str, object] = {}
     if kind == "bf16":
         settings = {"model_kwargs": {"torch_dtype": torch.bfloat16}}
@@ -58,8 +59,8 @@ def sentence_transformers_(model: str, kind: str, onnx: str | None) -> tuple[Emb
         settings = {"backend": "onnx", "model_kwargs": {"file_name": file, "provider": "CPUExecutionProvider"}}
     run = SentenceTransformer(onnx if kind.startswith("onnx") else model, device="cpu", **settings)  # type: ignore[arg-type]
     return (
-        lambda s: run.encode(s, batch_size=32, normalize_embeddings=True, show_progress_bar=False),
-        "batch_size 32, sorted by length (its own default)",
+        lambda s: run.encode(s, batch_size=int(batch or 32), normalize_embeddings=True, show_progress_bar=False),
+        f"batch_size {batch or '32, its own default'}; sorted by length, as it does",
     )
 
 

@@ -117,7 +117,7 @@ def row_blocks(
     """
     out: list[int] = []
     near = next((sizes for sizes in TRIED if rows <= sizes[-1]), TRIED[-1])
-    if all(_same_bits(size, shape, dtype, how, threads) for size in near):
+    if rows == ROUND or all(_same_bits(size, shape, dtype, how, threads) for size in near):
         return [rows]
     for size in (1024, 512, 256, 128, ROUND, rows % ROUND):
         while 0 < size <= rows - sum(out) and (size == ROUND or _same_bits(size, shape, dtype, how, threads)):
