@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 
 import unmask
 from published import CASES, published, task_head
@@ -77,6 +78,18 @@ def test_blanks_that_see_each_other(precision: str, tmp_path):
     check(lambda texts: [_said(row) for row in model.fill([f"[MASK] {t}" for t in texts], longest=2)])
 
 
+@pytest.mark.parametrize("precision", precisions(""))
+def test_a_mask_decoder(precision: str, tmp_path):
+    published("deberta-v3", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["deberta.embeddings.position_embeddings.weight"] = torch.randn(64, 32)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = unmask.load(tmp_path, precision=precision, device="cpu")
+    assert model.model.encoder.config.positions.decoder_steps
+    check(lambda texts: [row["score"] for row in model.score(texts)])
+    check(lambda texts: [_said(row) for row in model.fill([f"[MASK] {t}" for t in texts])])
+
+
 @pytest.mark.parametrize("precision", precisions("bert"))
 def test_the_server(precision: str, tmp_path):
     """Requests of eight clients share batches, and get what the model says of each text alone."""
@@ -137,7 +150,7 @@ def test_products_of_the_sizes_of_published_models(shape: tuple[int, int], dtype
     """Sums that are 0 but for rounding, which shows in every digit in which order they were added."""
     half = torch.randn(shape[0], shape[1] // 2)
     linear = FusedLinear.of(torch.cat([half, -half], 1), None, dtype)
-    for rows in (16, 48, 80, 448):
+    for rows in (16, 48, 80, 448, 704, 1088):
         x = torch.randn(rows, shape[1] // 2).repeat(1, 2).to(dtype)
         parts = F.pad(x, (0, 0, 0, -rows % 64)).split(64)
         alone = torch.cat([linear.multiply(part, None) for part in parts])[:rows]
@@ -150,9 +163,9 @@ def test_what_was_made_before_training_is_not_used_after(tmp_path):
     """Fused optimisers change weights without a trace."""
     published("bert", tmp_path)
     model = unmask.load(tmp_path, precision="fp32", device="cpu")
-    encoder, said = model.model.encoder, []
+    encoder, scores = model.model.encoder, []
     for _ in range(2):
-        said.append([row["score"] for row in model.score(["ab cd ef"])])
+        scores.append([row["score"] for row in model.score(["ab cd ef"])])
         encoder.train()
         weights = [weight.requires_grad_() for weight in encoder.parameters()]
         for weight in weights:
@@ -160,10 +173,10 @@ def test_what_was_made_before_training_is_not_used_after(tmp_path):
         torch.optim.AdamW(weights, lr=0.1, fused=True).step()
         encoder.eval()
     encoder.batch_invariant = False
-    said.append([row["score"] for row in model.score(["ab cd ef"])])
+    scores.append([row["score"] for row in model.score(["ab cd ef"])])
     encoder.batch_invariant = True
-    assert said[0] != said[1]
-    assert [row["score"] for row in model.score(["ab cd ef"])] == pytest.approx(said[2], rel=1e-4)
+    assert scores[0] != scores[1]
+    assert [row["score"] for row in model.score(["ab cd ef"])] == pytest.approx(scores[2], rel=1e-4)
 
 
 def test_a_model_just_fine_tuned_keeps_to_it(tmp_path):

@@ -59,7 +59,7 @@ def has_inference_form(encoder: Any) -> bool:
 def has_eight_bit_form(config: EncoderConfig) -> bool:
     """Whether its products can be done in 8 bits here."""
     plain = isinstance(config.feedforward, MLP) and config.feedforward.bias
-    convolved = isinstance(config.positions, Disentangled) and config.positions.convolution
+    convolved = getattr(config.positions, "convolution", 0)
     return plain and not convolved and config.norm.placement == "post" and config.norm.kind == "layer"
 
 
@@ -105,12 +105,10 @@ class InferenceEncoder:
         self.config = encoder.config
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.stem = encoder.stem
-        self.norm = _norm(encoder.stem.norm, self.dtype)
-        self.project = (
-            FusedLinear.of(encoder.stem.project.weight, encoder.stem.project.bias, self.dtype)
-            if hasattr(encoder.stem, "project")
-            else None
-        )
+        self.entrance: list[Callable[[Tensor], Tensor]] = [_norm(encoder.stem.norm, self.dtype)]
+        if hasattr(encoder.stem, "project"):
+            project = FusedLinear.of(encoder.stem.project.weight, encoder.stem.project.bias, self.dtype)
+            self.entrance.insert(0 if self.config.entrance.project_first else 1, project)
         table = self.stem.positions.weight.detach() if hasattr(self.stem, "positions") else None
         self.positions = None if table is None else table.to(self.dtype)
         self.final_norm = _norm(encoder.final_norm, self.dtype)
@@ -126,8 +124,7 @@ class InferenceEncoder:
         if compiled:
             for each in made:
                 each.compile()
-        convolved = isinstance(self.config.positions, Disentangled) and self.config.positions.convolution
-        self.convolution = InferenceConvolution(encoder, self.dtype) if convolved else None
+        self.convolution = InferenceConvolution(encoder, self.dtype) if hasattr(encoder, "convolution") else None
         self.layers = [(number, made[number], attentions[number]) for number in self.config.layer_order]
 
     def __call__(
@@ -152,11 +149,8 @@ class InferenceEncoder:
         x = x.to(self.dtype)
         if self.positions is not None:
             x = x + self.positions[position + getattr(self.config.positions, "offset", 0)]
-        if self.project is not None and self.config.entrance.project_first:
-            x = self.project(x)
-        x = self.norm(x)
-        if self.project is not None and not self.config.entrance.project_first:
-            x = self.project(x)
+        for step in self.entrance:
+            x = step(x)
         entered, batch, last = x, GroupedBatch(groups, position), len(self.layers) - 1
         few = (
             None if wanted is None else F.pad(wanted, (0, -len(wanted) % (ROUND_FEW if len(wanted) <= FEW else ROUND)))

@@ -15,8 +15,6 @@ from unmask.kernels import inference_attention
 from unmask.kernels.fused_linear import FusedLinear
 from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
 
-"""A convolution beside the layers; a projection in front of the norm: through the core alone."""
-
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_state_is_the_cores(name, tmp_path, monkeypatch):
