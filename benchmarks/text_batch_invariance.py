@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import statistics
 import tempfile
 import time
@@ -23,24 +24,32 @@ import torch
 import unmask
 from sheets import Table, processor, processor_line, write_sheet
 from unmask.core import prediction, token_codec
-from unmask.families import heads
+from unmask.encoder.config import Disentangled, Entrance
+from unmask.families import by_name, heads
 from unmask.kernels import fused_linear
-from unmask.modalities.text.network.folder import new_text_model, save_folder
+from unmask.modalities.text.network.folder import assemble, new_text_model, save_folder
 from unmask.modalities.text.reading.documents import docstrings
 from unmask.modalities.text.tasks.model import load as load_task
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
-SAYS = """A BERT of 6 x 384 (MiniLM's shape) with random weights reads docstrings, together and one at a time. Time
+SAYS = """A BERT of 6 x 384 (MiniLM's shape) and a DeBERTa-v3 of that size with a mask decoder, both with random
+weights, read docstrings, together and one at a time. Time
 with the law over time without: there products take all rows at once, and score, fill and predict read packed rows, as
 before it. In turns in one process, processor time of one thread; median, least and most of the rounds."""
 LENGTHS = {"8 to 30 tokens": (8, 30), "100 to 120 tokens": (100, 120)}
 
 
-def made(folder: Path) -> None:
+def made(folder: Path, decoder: Path) -> None:
+    """A BERT, and a DeBERTa-v3 that predicts through its mask decoder."""
     tokenizer = Tokenizer.train((text for _, text in docstrings(1_000_000)), kind="wordpiece", vocab_size=8192)
     shape = {"width": 384, "layers": 6, "heads": 12, "inner": 1536, "slots": 128, "dropout": 0.0, "decoder": None}
     model, family = new_text_model("bert", vocabulary=tokenizer.vocab_size, tokenizer=tokenizer, **shape)
     save_folder(folder, model=model, tokenizer=tokenizer, family=family, settings={})
+    relative = Disentangled(slots=128, buckets=64, furthest=128, decoder_steps=2)
+    config = dataclasses.replace(model.encoder.config, positions=relative, entrance=Entrance(project_first=True))
+    codec = {"width": 384, "encoder_width": 384, "head_norm": config.norm, "types": 0}
+    model, family = assemble(tokenizer.vocab_size, tokenizer, config, codec, None), by_name("deberta")
+    save_folder(decoder, model=model, tokenizer=tokenizer, family=family, settings={})
 
 
 @contextlib.contextmanager
@@ -71,13 +80,14 @@ def ratio(work: Callable[[], object], encoder: torch.nn.Module, rounds: int) -> 
 
 
 def of_verbs(model: Any, judge: Any, texts: list[str], rounds: int) -> Iterator[tuple[str, str, str]]:
-    """(verb, ratio of the texts together, ratio of them one at a time); `judge`: a classifier, None in int8."""
+    """(verb, ratio of the texts together, ratio of them one at a time); `judge`: a classifier, or None."""
     encoder = model.model.encoder
     verbs: dict[str, tuple[Callable[[list[str]], object], torch.nn.Module]] = {"embed": (model.embed, encoder)}
-    if judge is not None:
+    if model.precision != "int8":
         mask = model.tokenizer.mask_token
         verbs["fill"] = (lambda some: model.fill([f"{text} {mask}" for text in some]), encoder)
         verbs["score"] = (lambda some: model.score(some[:8]), encoder)
+    if judge is not None:
         verbs["predict"] = (judge.predict, judge.text.model.encoder)
     for verb, (work, own) in verbs.items():
         together = ratio(partial(work, texts), own, rounds)
@@ -97,19 +107,21 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as root:
-        base, tuned = Path(root, "base"), Path(root, "tuned")
-        made(base)
+        base, tuned, decoder = Path(root, "base"), Path(root, "tuned"), Path(root, "decoder")
+        made(base, decoder)
         every = [text for _, text in docstrings(2_000_000)]
         labelled = [(text[:200], "ab"[number % 2]) for number, text in enumerate(every[:64])]
         unmask.finetune(str(base), labelled, str(tuned), task="classify", epochs=1, start="plain", precision="fp32")
-        for precision in ("fp32", "bf16", "int8"):
-            model = unmask.load(str(base), precision=precision)
-            judge = None if precision == "int8" else load_task(str(tuned), precision=precision)
+        models = [(base, p, "") for p in ("fp32", "bf16", "int8")]
+        models += [(decoder, p, " with a mask decoder") for p in ("fp32", "bf16")]
+        for folder, precision, which in models:
+            model = unmask.load(str(folder), precision=precision)
+            judge = None if which or precision == "int8" else load_task(str(tuned), precision=precision)
             lengths = [len(ids) for ids in model.tokenizer.ids(every)]
             for name, (least, most) in LENGTHS.items():
                 texts = [text for text, n in zip(every, lengths, strict=True) if least <= n <= most]
                 for verb, *ratios in of_verbs(model, judge, texts[: arguments.texts], arguments.rounds):
-                    rows.append((f"{verb}, {precision}", name, *ratios))
+                    rows.append((f"{verb}, {precision}{which}", name, *ratios))
                     print(" | ".join(rows[-1]), flush=True)
     if arguments.sheet:
         columns = ("verb", "texts", "together: time with the law over without", "one at a time")

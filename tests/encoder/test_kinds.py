@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
+import torch
 
+from unmask.encoder import local_global
 from unmask.encoder.build import ENCODERS, make_encoder
-from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned
+from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm
+from unmask.encoder.inference_encoder import InferenceEncoder
 from unmask.encoder.kinds import (
     KINDS,
     AttentionKind,
@@ -21,6 +25,8 @@ from unmask.encoder.kinds import (
 )
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
+from unmask.kernels.fused_linear import multiplies_bf16
+from unmask.kernels.inference_attention import length_groups
 
 GIVEN: list[AttentionKind] = [
     Full(bias=False),
@@ -58,6 +64,30 @@ def test_each_kind_has_an_encoder_and_no_other_takes_its_config(kind: AttentionK
         if other.made_for is not type(kind):
             with pytest.raises(TypeError, match=r"use .*make_encoder"):
                 other(config)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *([torch.bfloat16] if multiplies_bf16() else [])])
+@pytest.mark.parametrize(
+    "attention", [*GIVEN, Disentangled(slots=64, buckets=8, furthest=16, decoder_steps=2)], ids=lambda a: str(a)[:60]
+)
+def test_the_inference_form_says_what_the_encoder_says(attention: Any, dtype: torch.dtype, seed: int, monkeypatch):
+    monkeypatch.setattr(local_global, "BAND", 8)
+    torch.manual_seed(seed)
+    bias = getattr(attention, "bias", True)
+    shape = {**SMALL, "positions": Learned(slots=64), "initial_deviation": 0.3}
+    shape |= {"positions": attention} if isinstance(attention, Disentangled) else {"attention": attention}
+    encoder = make_encoder(EncoderConfig(**shape, norm=Norm(bias=bias))).eval()
+    lengths = [50, 50, 17, 9, 1]
+    position = torch.cat([torch.arange(n) for n in lengths])
+    x, wanted = torch.randn(len(position), 16), torch.tensor([0, 7, 49, 50, 110, 126])
+    form = InferenceEncoder(encoder, "bf16" if dtype is torch.bfloat16 else "fp32")
+    with torch.inference_mode():
+        parts = zip(x.split(lengths), position.split(lengths), strict=True)
+        expected = torch.cat([encoder.decode(e[None], segment=p[None] * 0 + 1, position=p[None])[0] for e, p in parts])
+        for chosen in (None, wanted):
+            found = form(x, position, length_groups(lengths), wanted=chosen, decode=True).float()
+            exact = expected if chosen is None else expected[chosen]
+            assert (found - exact).norm() / exact.norm() < (1e-4 if dtype is torch.float32 else 0.1)
 
 
 def test_every_kind_is_there_once():

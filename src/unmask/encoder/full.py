@@ -97,5 +97,9 @@ class SelfAttention(nn.Module):
         """
         return InferenceAttention(**self._for_inference())
 
+    def inference_projections(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the product whose result `inference` is given."""
+        return self.qkv.weight, self.qkv.bias
+
     def _for_inference(self) -> dict[str, Any]:
         return {"heads": self.config.heads, "kv_heads": self.config.kv_heads, "base": self.rotary_base}

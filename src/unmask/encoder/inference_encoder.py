@@ -1,8 +1,9 @@
 """An encoder at inference, without padding: slots of all examples side by side, attention by groups of equal length.
 
-For the encoders of nearly all families, on a CPU (`has_inference_form`); 8-bit products for post-norm ones with a plain
-feed-forward (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, DeBERTa, Longformer, BigBird). Attention is in
-`inference_attention`; all other work is done on the slots of the whole batch at once, and no product works on padding.
+For the encoders of all families of texts, on a CPU (`has_inference_form`); 8-bit products for post-norm ones with a
+plain feed-forward (BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, MPNet, MiniLM, DeBERTa, Longformer, BigBird). Attention
+is in `inference_attention`; all other work is done on the slots of the whole batch at once, and no product works on
+padding.
 
 Shape letters: slots (of the whole batch), width.
 """
@@ -21,10 +22,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.config import MLP, Disentangled, EncoderConfig
+from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.encoder.transformer import Encoder, FeedForward, Layer
 from unmask.kernels.fused_linear import (
-    ACTIVATIONS,
     FEW,
     ROUND,
     ROUND_FEW,
@@ -45,22 +45,15 @@ Attend = Callable[[Tensor], Tensor]
 
 def has_inference_form(encoder: Any) -> bool:
     """Whether `InferenceEncoder` can do what this encoder does, on the device it is on."""
-    if not isinstance(encoder, Encoder):
-        return False
-    config = encoder.config
-    return (
-        encoder.has_inference_form
-        and config.feedforward.activation in ACTIVATIONS
-        and getattr(config.positions, "convolution_activation", "gelu") in ACTIVATIONS
-        and next(encoder.parameters()).device.type == "cpu"
-    )
+    known = isinstance(encoder, Encoder) and not isinstance(encoder.config.positions, SinCos)
+    return known and next(encoder.parameters()).device.type == "cpu"
 
 
 def has_eight_bit_form(config: EncoderConfig) -> bool:
     """Whether its products can be done in 8 bits here."""
     plain = isinstance(config.feedforward, MLP) and config.feedforward.bias
-    convolved = getattr(config.positions, "convolution", 0)
-    return plain and not convolved and config.norm.placement == "post" and config.norm.kind == "layer"
+    further = getattr(config.positions, "convolution", 0) or getattr(config.attention, "first_sees_all", False)
+    return plain and not further and config.norm.placement == "post" and config.norm.kind == "layer"
 
 
 def attention_dtype() -> torch.dtype:
@@ -126,6 +119,8 @@ class InferenceEncoder:
                 each.compile()
         self.convolution = InferenceConvolution(encoder, self.dtype) if hasattr(encoder, "convolution") else None
         self.layers = [(number, made[number], attentions[number]) for number in self.config.layer_order]
+        decoded = getattr(self.config.positions, "decoder_steps", 0) and not eight
+        self.decoder = InferenceDecoder(encoder, self.layers[-1][1], self.dtype) if decoded else None
 
     def __call__(
         self,
@@ -134,6 +129,8 @@ class InferenceEncoder:
         groups: GROUPS,
         ranges: Ranges | None = None,
         wanted: Int[Tensor, " wanted"] | None = None,
+        *,
+        decode: bool = False,
     ) -> Float[Tensor, "_ width"]:
         """Encode embeddings (words and types summed).
 
@@ -141,6 +138,7 @@ class InferenceEncoder:
             ranges: is told what the activations are.
             wanted: slots whose states are asked for, in any order; default all. The last layer computes no others,
                 but for their attention.
+            decode: give the states that masked values are predicted from: those of a mask decoder, where there is one.
         """
         slots = len(x)
         if ranges is None:
@@ -157,8 +155,11 @@ class InferenceEncoder:
         )
         for place, (number, layer, attention) in enumerate(self.layers):
             # Layers that share weights share their ranges too.
-            chosen = few if place == last else None
-            x = layer(x, partial(attention, batch=batch), ranges, number, chosen)
+            chosen, attend = few if place == last else None, partial(attention, batch=batch)
+            if decode and place == last and self.decoder is not None:
+                x = self.decoder(x, attend, position, chosen)
+                continue
+            x = layer(x, attend, ranges, number, chosen)
             if place == 0 and self.convolution is not None:
                 x = self.convolution(x, entered, position, chosen)
         return self.final_norm(x[: slots if wanted is None else len(wanted)])
@@ -186,15 +187,14 @@ def batch_invariant_states(
     *,
     decode: bool = False,
 ) -> Tensor | None:
-    """What `encoder` makes of a batch, each example's states with the same bits in any batch: by its inference form, or
-    where it has none, or a decoder on top (`decode`), example by example.
+    """What `encoder` makes of a batch, each example's states with the same bits in any batch: by its inference form.
 
     Returns:
         (rows, slots, width) with zeros in padding, or (wanted, width); None where this is not asked for
-        (`Encoder.batch_invariant`), on GPUs, or where something is to be learnt.
+        (`Encoder.batch_invariant`), where there is no such form (GPUs), or where something is to be learnt.
     """
     invariant = getattr(encoder, "batch_invariant", False) and torch.is_inference_mode_enabled()
-    if not invariant or x.device.type != "cpu":
+    if not (invariant and has_inference_form(encoder)):
         return None
     flat = segment.flatten().numpy()
     first = example_starts(segment).flatten().nonzero().flatten().numpy()
@@ -208,16 +208,9 @@ def batch_invariant_states(
         place[source] = torch.arange(len(source))
         place = place[wanted]
     x, position = x.flatten(0, 1)[source], position.flatten()[source]
-    positions = encoder.config.positions
-    if has_inference_form(encoder) and not (decode and isinstance(positions, Disentangled) and positions.decoder_steps):
-        form = inference_form(encoder, "bf16" if torch.is_autocast_enabled("cpu") else "fp32")
-        with torch.autocast("cpu", enabled=False):
-            states = form(x, position, length_groups(length.tolist()), wanted=place)
-    else:
-        encode = encoder.decode if decode else encoder
-        parts = zip(x.split(length.tolist()), position.split(length.tolist()), strict=True)
-        found = [encode(e[None], segment=torch.ones_like(p)[None], position=p[None])[0] for e, p in parts]
-        states = torch.cat(found) if place is None else torch.cat(found)[place]
+    form = inference_form(encoder, "bf16" if torch.is_autocast_enabled("cpu") else "fp32")
+    with torch.autocast("cpu", enabled=False):
+        states = form(x, position, length_groups(length.tolist()), wanted=place, decode=decode)
     if place is not None:
         return states
     return states.new_zeros(flat.size, states.shape[1]).index_copy_(0, source, states).view(*segment.shape, -1)
@@ -239,7 +232,7 @@ class InferenceLayer:
     def __init__(self, layer: Layer, config: EncoderConfig, dtype: torch.dtype) -> None:
         attention, forward = layer.attention, layer.feedforward
         self.pre = layer.pre
-        self.qkv = FusedLinear.of(attention.qkv.weight, attention.qkv.bias, dtype)
+        self.qkv = FusedLinear.of(*attention.inference_projections(), dtype)
         self.out = FusedLinear.of(attention.out.weight, attention.out.bias, dtype)
         parts = 2 if forward.gated else 1
         weights = forward.up.weight.chunk(parts)
@@ -264,6 +257,10 @@ class InferenceLayer:
         mixed = attend(self.qkv(self.first(x) if self.pre else x))
         if few is not None:
             mixed, x = mixed[few], x[few]
+        return self.after_attention(mixed, x, ranges, number)
+
+    def after_attention(self, mixed: Tensor, x: Tensor, ranges: Ranges | None = None, number: int = 0) -> Tensor:
+        """The rest of the layer, of the slots that `x` holds."""
         if self.pre:
             x = self.out.plus(mixed, x)
             return self.down.plus(self._inner(self.second(x)), x)
@@ -273,6 +270,25 @@ class InferenceLayer:
             for place, seen in (("in", x), ("mixed", mixed), ("middle", y), ("inner", inner)):
                 ranges.watch(f"{number}.{place}", seen)
         return self.second(self.down.plus(inner, y))
+
+
+class InferenceDecoder:
+    """DeBERTa's mask decoder (`DisentangledEncoder.decode`): the last layer, queried by states and absolute positions,
+    so many times about the states of the layer below."""
+
+    def __init__(self, encoder: Any, layer: Any, dtype: torch.dtype) -> None:
+        self.layer, self.steps, self.width = layer, encoder.kind.decoder_steps, encoder.config.width
+        attention = encoder.layers[-1].attention
+        self.query = FusedLinear.of(attention.qkv.weight[: self.width], attention.qkv.bias[: self.width], dtype)
+        self.positions = encoder.decoder_positions.weight.detach().to(dtype)
+
+    def __call__(self, x: Tensor, attend: Attend, position: Tensor, few: Tensor | None) -> Tensor:
+        few = torch.arange(len(x)) if few is None else few
+        queried, qkv = x[few] + self.positions[position[few]], self.layer.qkv(x)
+        for _ in range(self.steps):
+            qkv[few, : self.width] = self.query(queried)
+            queried = self.layer.after_attention(attend(qkv)[few], queried)
+        return queried
 
 
 class InferenceConvolution:

@@ -51,9 +51,11 @@ class LocalAttention(SelfAttention):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalInference(InferenceAttention):
-    """`LocalAttention` of whole examples; `window` slots are seen on either side, None for all."""
+    """`LocalAttention` of whole examples; `window` slots are seen on either side, None for all; with `first_seen` an
+    example's first slot is seen by all."""
 
     window: int | None
+    first_seen: bool = False
 
     def attend_group(self, q: Tensor, k: Tensor, v: Tensor, batch: GroupedBatch, out: Tensor) -> None:
         """Some queries at a time with the keys in reach of them: a block's scores stay in the caches."""
@@ -67,6 +69,10 @@ class LocalInference(InferenceAttention):
             low, high = max(0, start - self.window), min(length, end + self.window)
             added = _near(batch, end - start, start - low, high - end, self.window, q.dtype)
             keys, values = k[:, :, low:high], v[:, :, low:high]
+            if self.first_seen:
+                cut = 1 if low == 0 else 0  # the first slot stands in front, and once
+                keys, values = (torch.cat([t[:, :, :1], t[:, :, low + cut : high]], 2) for t in (k, v))
+                added = F.pad(added[:, cut:], (1, 0))
             out[:, :, start:end].copy_(weighted_sum(q[:, :, start:end], keys, values, added, scale, explicit=True))
 
 
@@ -126,6 +132,17 @@ class LocalGlobalAttention(LocalAttention):
             mixed = mixed.gather(1, queries[..., None].expand(-1, -1, mixed.shape[-1]))
         return self.out(mixed)
 
+    def inference_projections(self) -> tuple[Tensor, Tensor | None]:
+        if not self.first_sees_all:
+            return super().inference_projections()
+        both = (self.qkv, self.qkv_global)
+        return torch.cat([p.weight for p in both]), torch.cat([p.bias for p in both])
+
+    def inference(self, shared: dict[str, Any], dtype: torch.dtype) -> InferenceAttention:
+        if not self.first_sees_all:
+            return super().inference(shared, dtype)
+        return LocalGlobalInference(window=self.window, first_seen=True, **self._for_inference())
+
     def _overwrite(self, mixed: Tensor, x: Tensor, where: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
         """What the first slots make of all of their segment, written in their places."""
         slots = where.clamp_min(0)
@@ -134,6 +151,22 @@ class LocalGlobalAttention(LocalAttention):
         seen = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], dropout_p=dropout)
         row, column = (where >= 0).nonzero(as_tuple=True)
         return mixed.index_put((row, where[row, column]), seen.transpose(1, 2).flatten(2)[row, column])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalGlobalInference(LocalInference):
+    """`LocalGlobalAttention` whose first slots see all; given both projections, side by side."""
+
+    def __call__(self, qkv: Tensor, batch: GroupedBatch) -> Tensor:
+        nearby, every = qkv.chunk(2, 1)
+        out, start = super().__call__(nearby, batch), 0
+        for rows, length in batch.groups:
+            end = start + rows * length
+            q, k, v = every[start:end].view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            mixed = weighted_sum(q[:, :, :1], k, v, None, self.scale(q.shape[-1]), explicit=True)
+            out[start:end:length] = mixed.flatten(1)
+            start = end
+        return out
 
 
 def _numbered(flags: Tensor) -> Tensor:
@@ -149,11 +182,6 @@ class LocalGlobalEncoder(Encoder):
 
     made_for = LocalGlobal
     attention = LocalGlobalAttention
-
-    @property
-    def has_inference_form(self) -> bool:
-        assert isinstance(self.config.attention, LocalGlobal)
-        return super().has_inference_form and not self.config.attention.first_sees_all
 
 
 OFFSETS = (-1, 1, -2, 2)

@@ -213,11 +213,6 @@ class Encoder(nn.Module):
         """Whether all layers are full attention, which can be worked out by example (`packed_attention`)."""
         return self.attention is SelfAttention
 
-    @property
-    def has_inference_form(self) -> bool:
-        """Whether attention and stem can do without rows; see `inference_encoder.has_inference_form`."""
-        return not isinstance(self.config.positions, SinCos)
-
     def inference_attention(self, dtype: torch.dtype) -> list[InferenceAttention]:
         """Of each set of layer weights its attention for whole examples side by side.
 
