@@ -362,7 +362,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
     or a `Segmenter`.
 
     Args:
-        precision: 'auto' computes as training does, but models under 10 M parameters in fp32; a segmenter, which has
+        precision: 'auto' computes as training does, but models under 2 M parameters in fp32; a segmenter, which has
             work per pixel, in whatever is faster (bf16 with AMX: half the time, the same Dice).
     """
     where = resolve_device(device)

@@ -331,7 +331,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
 
     Args:
         precision: 'fp32', 'bf16', 'int8' or 'auto'. 'auto' computes in fp32 for models so small that casting costs more
-            than it saves (under 10 M parameters), else measures. 'int8' embeds in 8 bits.
+            than it saves (under 2 M parameters), else measures. 'int8' embeds in 8 bits.
         compile: torch.compile the layers.
 
     Raises:
