@@ -22,7 +22,7 @@ import os
 import shutil
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +201,16 @@ def judged(work: Path, folder: str, blimp: str | None, pairs: int) -> dict[str, 
     if blimp:
         chosen = some_of_each(read_minimal_pairs(blimp), pairs)
         found = evaluate_minimal_pairs(model, chosen, say=print)
-        out["blimp"] = {k: found[k] for k in ("accuracy", "low", "high", "pairs", "shorter", "by_field")}
+        out["blimp"] = {k: found[k] for k in ("accuracy", "low", "high", "pairs", "shorter", "by_field", "by_paradigm")}
+        out["blimp"] |= halves(found["by_paradigm"])
     return out
+
+
+def halves(by_paradigm: Mapping[str, float]) -> dict[str, float]:
+    """Mean accuracy of every second paradigm by name, for choosing a recipe, and of the others, for reporting it:
+    paradigms that are alike have names that are neighbours."""
+    found = [by_paradigm[name] for name in sorted(by_paradigm)]
+    return {"choosing": float(np.mean(found[::2])), "reporting": float(np.mean(found[1::2]))}
 
 
 def main() -> None:

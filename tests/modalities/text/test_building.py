@@ -3,6 +3,7 @@ can be set."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from commands import run
@@ -23,6 +25,7 @@ from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import building, scanning
 from unmask.modalities.text.tokens.cache import TokenCache, content_key
 from unmask.modalities.text.tokens.corpus import build_tokenizer
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.model import load
 
 
@@ -326,3 +329,47 @@ def test_of_one_text_nothing_can_be_held_out(tmp_path, capsys, monkeypatch, gene
     assert "of which nothing can be held out to stop early by" in err
     assert "Give more" in err
     assert "(holdout)" not in err
+
+
+TELLING = (
+    "Dr. Smith came home at 3 p.m. yesterday and slept well. He had walked all the way from the station! "
+    'Had anybody else at all seen him there by then? "Nobody did," said the keeper of the old inn. Oh. It was very '
+    "late, and the road was dark.\nA new line begins here without a stop\nThen J. Jones arrived with the "
+    "other guests, as they had said."
+)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_sentences_are_examples_of_their_own_and_nothing_is_lost(tmp_path, kind):
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": TELLING}))
+    made = Tokenizer.train([TELLING] * 9, kind=kind, vocab_size=400)
+    found = {
+        share: TokenCache.build(
+            str(tmp_path / "corpus.jsonl"),
+            made,
+            tmp_path / str(share),
+            settings=TextSettings(slots=512, sentences=share),
+        )
+        for share in (0.0, 1.0)
+    }
+    inside = {
+        share: [cache.example(i)[0][len(made.before) : -len(made.after)] for i in range(len(cache))]
+        for share, cache in found.items()
+    }
+    assert np.concatenate(inside[1.0]).tolist() == np.concatenate(inside[0.0]).tolist()
+    assert all(cache.example(i)[1].max() >= 0 for cache in found.values() for i in range(len(cache)))
+    starts = [made.decode(ids.tolist()).strip(' "')[:7] for ids in inside[1.0]]
+    assert starts == ["Dr. Smi", "He had ", "Had any", "Nobody ", "Oh. It ", "A new l", "Then J."]
+    assert len(inside[0.0]) == 1
+
+
+def test_a_share_of_the_pieces_is_cut_into_sentences(tmp_path):
+    write_corpus(tmp_path / "corpus.txt", copies=400)
+    made, examples = tokenizer("wordpiece"), {}
+    for share in (0.0, 0.5, 1.0):
+        settings = TextSettings(slots=128, sentences=share)
+        cache = TokenCache.build(str(tmp_path / "corpus.txt"), made, tmp_path / str(share), settings=settings)
+        examples[share] = len(cache)
+    assert examples[0.0] < examples[0.5] < examples[1.0]
+    expected = (examples[0.0] + examples[1.0]) / 2
+    assert abs(examples[0.5] - expected) < 0.1 * expected

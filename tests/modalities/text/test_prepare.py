@@ -204,6 +204,7 @@ def test_settings_that_contradict_what_was_prepared_are_refused(corpus, tmp_path
         ({"holdout": 0.2}, r"holdout=0.2, and .*p was prepared with holdout=0.05"),
         ({"column": "body"}, r"column=body, and .*p was prepared with column=None"),
         ({"document": "line"}, r"document=line, and .*p was prepared with document=auto"),
+        ({"sentences": 0.5}, r"sentences=0.5, and .*p was prepared with sentences=0.0"),
         ({"hide": "entity"}, r"hide=entity, and .*p was prepared with hide=word"),
         ({"vocabulary": 300}, r"vocabulary=300, and .*p was prepared with vocabulary=200"),
         ({"tokenizer": str(tmp_path / "other")}, r"tokenizer=.*other, and .* with tokenizer=the one that was trained"),

@@ -72,6 +72,8 @@ class TextSettings:
         document: where a document of a .txt file ends: 'blank' (at blank lines), 'line' (at every line's end), 'file'
             (with the file), or 'auto': at blank lines, and at every line's end in a file that has none; what was done
             is said.
+        sentences: share of the pieces of documents that are cut into sentences, each an example of its own; all others
+            are as long as `slots` lets them be. Of short texts, and of grammar, a model learns more from sentences.
         train: unless given, `learning_rate` is 2e-3 and `batch_slots` 2048, which learnt most in as much time
             (docs/explanation/measured-text.md); recipes 'bert', 'roberta' and 'electra' keep 1e-3. `matrix_rate` is 4,
             so that the rate suits the optimiser 'muon' too.
@@ -109,6 +111,7 @@ class TextSettings:
     dropout: float = 0.0
     column: str | None = None
     document: Literal["auto", "blank", "line", "file"] = "auto"
+    sentences: float = 0.0
     train: TrainSettings = field(
         default_factory=lambda: TrainSettings(learning_rate=2e-3, matrix_rate=4.0, batch_slots=2048)
     )
@@ -117,6 +120,7 @@ class TextSettings:
         check_types(self)
         require_counts(self, "width", "layers", "heads", "slots", "vocabulary")
         require_shares(self, "holdout", "dropout")
+        require(self, lambda v: 0 <= v <= 1, "a share from 0 to 1", "sentences")
         require(self, lambda v: 0 < v < 1, "a share between 0 and 1, neither included", "ratio", "ratio_end")
         require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "generator")
         require(self, lambda v: v > 0, "a number above 0", "spread")

@@ -200,6 +200,11 @@ def processes() -> int:
     return min(cores, MOST_PROCESSES)
 
 
+def cut_of(settings: TextSettings) -> dict[str, float]:
+    """`sentences`, where it is not 0: caches of before it are those without."""
+    return {"sentences": settings.sentences} if settings.sentences else {}
+
+
 def recipe_of(tokenizer: Tokenizer, settings: TextSettings, min_tokens: int = MIN_TOKENS) -> Recipe:
     """How documents become examples of at most as many slots as the settings say."""
     room = settings.slots - len(tokenizer.before) - len(tokenizer.after)
@@ -211,6 +216,7 @@ def recipe_of(tokenizer: Tokenizer, settings: TextSettings, min_tokens: int = MI
         room=room,
         least=min(min_tokens, room),
         stops=np.array(sorted(stops), np.int64),
+        sentences=settings.sentences,
         holdout=settings.holdout,
         seed=settings.train.seed,
     )

@@ -33,7 +33,7 @@ from unmask.files import check_room, fsync, read_json, sealed
 from unmask.modalities.text.reading.sources import on_hub, resolve
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import building
-from unmask.modalities.text.tokens.building import Building, corpus_notes, recipe_of
+from unmask.modalities.text.tokens.building import Building, corpus_notes, cut_of, recipe_of
 from unmask.modalities.text.tokens.cache import VERSION, TokenCache, content_key
 from unmask.modalities.text.tokens.corpus import check_unknown, given_tokenizer, new_tokenizer
 from unmask.modalities.text.tokens.scanning import (
@@ -102,8 +102,8 @@ def prepare(
     Args:
         data: files, folders, globs, or URLs of these (s3://, gs://, hf://, https://).
         out: a folder that is new, empty or of the same preparation. With engine='ray' all machines must see it.
-        settings: as for `pretrain`; those that decide what is prepared are `slots`, `holdout`, `column`, `document`,
-            `hide` where it is 'entity', the seed, and `tokenizer` or what one is trained by.
+        settings: as for `pretrain`; those that decide what is prepared are `slots`, `sentences`, `holdout`, `column`,
+            `document`, `hide` where it is 'entity', the seed, and `tokenizer` or what one is trained by.
         workers: processes side by side; default the cores there are.
         engine: 'local', or 'ray' (the cluster that RAY_ADDRESS names, or one on this machine).
         say: called with lines on the progress; default none.
@@ -251,7 +251,7 @@ def settled(settings: TextSettings) -> dict[str, Any]:
     """What of some settings decides what is prepared."""
     names = SETTINGS if settings.tokenizer is not None else SETTINGS + TRAINED
     entity = {"hide": "entity"} if settings.hide == "entity" else {}
-    return {name: getattr(settings, name) for name in names} | entity | {"seed": settings.train.seed}
+    return {name: getattr(settings, name) for name in names} | entity | cut_of(settings) | {"seed": settings.train.seed}
 
 
 def prepared_settings(data: str | Path | Sequence[str | Path]) -> dict[str, Any]:
@@ -288,4 +288,6 @@ def check_settings(folder: Path, prepared: Mapping[str, Any], settings: TextSett
             continue
         if name == "hide":
             was, now = was or "word", settings.hide  # entities were merged into units, or were not
+        if name == "sentences":
+            was, now = was or 0.0, settings.sentences
         refuse_changed(folder, name, now, was)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -25,6 +27,7 @@ class Recipe:
         room: tokens of an example, those that stand around every text not counted.
         least: pieces of fewer tokens are left out.
         stops: ids after which a piece may well end.
+        sentences: share of the pieces that are cut into sentences.
         holdout, seed: see `is_held_out`.
     """
 
@@ -32,13 +35,15 @@ class Recipe:
     room: int
     least: int
     stops: np.ndarray
+    sentences: float
     holdout: float
     seed: int
 
     @property
     def key(self) -> str:
         """Of what decides the tokens, besides the reading."""
-        return f"{self.tokenizer.fingerprint()} {self.tokenizer.tokens} {self.room} {self.least}"
+        parts = (self.tokenizer.fingerprint(), self.tokenizer.tokens, self.room, self.least, self.sentences or "")
+        return " ".join(map(str, parts)).strip()
 
     @property
     def dtype(self) -> str:
@@ -74,12 +79,16 @@ def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
     lengths: list[int] = []
     held: list[bool] = []
     unknown = read = short = 0
-    for d, (ids, first) in zip(group, _encoded(group, recipe.tokenizer), strict=True):
+    for d, (ids, first, ends) in zip(group, _encoded(group, recipe.tokenizer), strict=True):
         out = is_held_out(d.text, recipe.holdout, recipe.seed)
         read += len(ids)
         if recipe.tokenizer.unk_id is not None:
             unknown += int(np.count_nonzero(ids == recipe.tokenizer.unk_id))
-        for begin, end in cut(ids, first, recipe.room, recipe.stops):
+        ranges = cut(ids, first, recipe.room, recipe.stops)
+        if recipe.sentences:
+            starting, phase = sentence_starts(d.text, ends), _share_of(d.text, recipe.seed)
+            ranges = into_sentences(ranges, starting, share=recipe.sentences, phase=phase, least=recipe.least)
+        for begin, end in ranges:
             if end - begin < recipe.least:
                 short += 1
                 continue
@@ -114,19 +123,21 @@ def groups(stream: Iterable[Document]) -> Iterator[list[Document]]:
         yield group
 
 
-def _encoded(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(ids, unit starts) of each document; a long one is tokenised in pieces, cut at white space."""
+def _encoded(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(ids, unit starts, where each token ends in the text) of each document; a long one is tokenised in pieces, cut at
+    white space."""
     parts = [list(pieces(d.text, PIECE_CHARACTERS)) for d in group]
     encoded = iter(tokenizer.encode([text for part in parts for text in part], specials=False))
     for d, part in zip(group, parts, strict=True):
-        ids, starts, begin = [], [], 0
+        ids, starts, ends, begin = [], [], [], 0
         for text in part:
             e, here = next(encoded), moved(d.entities, begin)
             units = entity_units(e.units, here, e.offsets) if here else e.units
             ids.append(e.ids)
+            ends.append(e.offsets[:, 1] + begin)
             starts.append(np.append(1, np.diff(units) != 0).astype(np.uint8)[: len(e)])
             begin += len(text)
-        yield np.concatenate(ids), np.concatenate(starts)
+        yield np.concatenate(ids), np.concatenate(starts), np.concatenate(ends)
 
 
 def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> list[tuple[int, int]]:
@@ -157,7 +168,59 @@ def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> li
     return pieces
 
 
+_END = re.compile(r"""[.!?]["')\]’”]*\s+(?=["'(\[‘“]*(\w))|[。！？][」』”’）]*|\n+""")
+_ABBREVIATED = re.compile(r"\b(?:[A-Za-z]|[A-Z][a-z]|Mrs|Prof|Gen|Col|Capt|Rev|Inc|Ltd|Corp|vs|etc|No|Vol)\.$")
+
+
+def sentence_starts(text: str, ends: np.ndarray) -> np.ndarray:
+    """Numbers of the tokens that sentences start with, but for the first: after . ! ? and white space where no small
+    letter or digit follows, and no initial or abbreviation stood before; after 。！？; in a new line.
+
+    Args:
+        ends: where each token ends in the text.
+
+    >>> text = "It rains. So Dr. Who (b. 1963) stays in! Good."
+    >>> sentence_starts(text, np.arange(len(text)) + 1).tolist()
+    [10, 41]
+    """
+    places = []
+    for found in _END.finditer(text):
+        follows, stop = found[1], found.start() + 1
+        if follows is None or not (
+            follows.islower() or follows.isdigit() or _ABBREVIATED.search(text, max(0, stop - 9), stop)
+        ):
+            places.append(found.end())
+    return np.unique(np.searchsorted(ends, places, side="right"))
+
+
+def into_sentences(
+    ranges: list[tuple[int, int]], starts: np.ndarray, *, share: float, phase: float, least: int
+) -> list[tuple[int, int]]:
+    """Ranges of tokens, a share of them cut where sentences start.
+
+    Args:
+        phase: from 0 to 1, of the document: which of its ranges are cut.
+        least: a sentence of fewer tokens stays with the next one, or at the end of a range with the one before.
+
+    >>> into_sentences([(0, 9), (9, 20)], np.array([4, 12, 13, 16]), share=0.5, phase=0.0, least=2)
+    [(0, 9), (9, 12), (12, 16), (16, 20)]
+    """
+    found = []
+    for number, (begin, end) in enumerate(ranges):
+        if math.floor((number + 1) * share + phase) > math.floor(number * share + phase):
+            for start in starts[(starts > begin) & (starts < end)].tolist():
+                if min(start - begin, end - start) >= least:
+                    found.append((begin, start))
+                    begin = start
+        found.append((begin, end))
+    return found
+
+
 def is_held_out(text: str, holdout: float, seed: int) -> bool:
     """Whether a document is held out: by a hash of its text, so that it is stable."""
+    return _share_of(text, seed) < holdout
+
+
+def _share_of(text: str, seed: int) -> float:
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=seed.to_bytes(8, "little"))
-    return int.from_bytes(digest.digest(), "little") < holdout * 2**64
+    return int.from_bytes(digest.digest(), "little") / 2**64
