@@ -80,7 +80,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     "deep": {"layers": 8},
     "slots-64": {"slots": 64},
     "slots-32": {"slots": 32},
+    "vocabulary-4096": {"vocabulary": 4096},
     "vocabulary-8192": {"vocabulary": 8192},
+    "vocabulary-32768": {"vocabulary": 32768},
+    "sentences": {"sentences": 1.0},
+    "half-sentences": {"sentences": 0.5},
+    "sentences-6-layers": {"sentences": 1.0, "layers": 6},
+    "sentences-8-heads": {"sentences": 1.0, "heads": 8},
+    "sentences-words": {"sentences": 1.0, "hide": "word"},
     "slots-64-vocabulary-8192": {"slots": 64, "vocabulary": 8192},
     "slots-64-vocabulary-4096": {"slots": 64, "vocabulary": 4096},
 }
@@ -120,7 +127,7 @@ def settings_of(recipe: dict[str, Any], shape: dict[str, Any], seed: int) -> Tex
 
 
 def prepared(work: Path, settings: TextSettings) -> Path:
-    folder = work / f"prepared-{settings.vocabulary}-{settings.slots}"
+    folder = work / f"prepared-{settings.vocabulary}-{settings.slots}-{settings.sentences}"
     if not folder.exists():
         prepare([str(work / "train.jsonl")], folder, settings=settings, workers=1)
     return folder
