@@ -86,7 +86,8 @@ def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
             unknown += int(np.count_nonzero(ids == recipe.tokenizer.unk_id))
         ranges = cut(ids, first, recipe.room, recipe.stops)
         if recipe.sentences:
-            starting, phase = sentence_starts(d.text, ends), _share_of(d.text, recipe.seed)
+            starting = np.intersect1d(sentence_starts(d.text, ends), np.flatnonzero(first))
+            phase = _share_of(d.text, recipe.seed, b"sentences")
             ranges = into_sentences(ranges, starting, share=recipe.sentences, phase=phase, least=recipe.least)
         for begin, end in ranges:
             if end - begin < recipe.least:
@@ -177,11 +178,11 @@ def sentence_starts(text: str, ends: np.ndarray) -> np.ndarray:
     letter or digit follows, and no initial or abbreviation stood before; after 。！？; in a new line.
 
     Args:
-        ends: where each token ends in the text.
+        ends: where each token ends in the text; here each character is one.
 
     >>> text = "It rains. So Dr. Who (b. 1963) stays in! Good."
     >>> sentence_starts(text, np.arange(len(text)) + 1).tolist()
-    [10, 41]
+    [9, 40]
     """
     places = []
     for found in _END.finditer(text):
@@ -189,7 +190,8 @@ def sentence_starts(text: str, ends: np.ndarray) -> np.ndarray:
         if follows is None or not (
             follows.islower() or follows.isdigit() or _ABBREVIATED.search(text, max(0, stop - 9), stop)
         ):
-            places.append(found.end())
+            # A space belongs to what follows, a line's end to what stands before.
+            places.append(found.start() + len(found[0].rstrip(" ")))
     return np.unique(np.searchsorted(ends, places, side="right"))
 
 
@@ -221,6 +223,8 @@ def is_held_out(text: str, holdout: float, seed: int) -> bool:
     return _share_of(text, seed) < holdout
 
 
-def _share_of(text: str, seed: int) -> float:
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=seed.to_bytes(8, "little"))
+def _share_of(text: str, seed: int, purpose: bytes = b"") -> float:
+    """From 0 to 1, by a hash of a text."""
+    salt = seed.to_bytes(8, "little")
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=salt, person=purpose)
     return int.from_bytes(digest.digest(), "little") / 2**64
