@@ -73,7 +73,8 @@ class TextSettings:
             (with the file), or 'auto': at blank lines, and at every line's end in a file that has none; what was done
             is said.
         sentences: share of the pieces of documents that are cut into sentences, each an example of its own; all others
-            are as long as `slots` lets them be. Of short texts, and of grammar, a model learns more from sentences.
+            are as long as `slots` lets them be. From sentences a model learns more of grammar and less of long contexts
+            (docs/explanation/measured-text.md).
         train: unless given, `learning_rate` is 2e-3 and `batch_slots` 2048, which learnt most in as much time
             (docs/explanation/measured-text.md); recipes 'bert', 'roberta' and 'electra' keep 1e-3. `matrix_rate` is 4,
             so that the rate suits the optimiser 'muon' too.
