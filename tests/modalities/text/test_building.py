@@ -25,6 +25,7 @@ from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import building, scanning
 from unmask.modalities.text.tokens.cache import TokenCache, content_key
 from unmask.modalities.text.tokens.corpus import build_tokenizer
+from unmask.modalities.text.tokens.tokenising import sentence_starts
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.model import load
 
@@ -361,6 +362,8 @@ def test_sentences_are_examples_of_their_own_and_nothing_is_lost(tmp_path, kind)
     starts = [made.decode(ids.tolist()).strip(' "')[:7] for ids in inside[1.0]]
     assert starts == ["Dr. Smi", "He had ", "Had any", "Nobody ", "Oh. It ", "A new l", "Then J."]
     assert len(inside[0.0]) == 1
+    plain = "it rained all day long. nobody came, and nothing was heard."
+    assert sentence_starts(plain, np.arange(len(plain)) + 1).tolist() == [plain.index(" nobody")]
 
 
 def test_a_share_of_the_pieces_is_cut_into_sentences(tmp_path):

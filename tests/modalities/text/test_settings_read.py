@@ -61,6 +61,7 @@ OTHER = {
     "dropout": 0.2,
     "column": "other",
     "document": "line",
+    "sentences": 1.0,
 }
 TOGETHER = {"mask": {"random": 0.1, "keep": 0.0}, "random": {"mask": 0.7}, "keep": {"mask": 0.7}}
 """Shares that add up to 1."""

@@ -175,7 +175,8 @@ _ABBREVIATED = re.compile(r"\b(?:[A-Za-z]|[A-Z][a-z]|Mrs|Prof|Gen|Col|Capt|Rev|I
 
 def sentence_starts(text: str, ends: np.ndarray) -> np.ndarray:
     """Numbers of the tokens that sentences start with, but for the first: after . ! ? and white space where no small
-    letter or digit follows, and no initial or abbreviation stood before; after 。！？; in a new line.
+    letter (in a text with capitals) or digit follows, and no initial or abbreviation stood before; after 。！？; in a
+    new line.
 
     Args:
         ends: where each token ends in the text; here each character is one.
@@ -184,11 +185,11 @@ def sentence_starts(text: str, ends: np.ndarray) -> np.ndarray:
     >>> sentence_starts(text, np.arange(len(text)) + 1).tolist()
     [9, 40]
     """
-    places = []
+    places, small = [], text.islower()
     for found in _END.finditer(text):
         follows, stop = found[1], found.start() + 1
         if follows is None or not (
-            follows.islower() or follows.isdigit() or _ABBREVIATED.search(text, max(0, stop - 9), stop)
+            (follows.islower() and not small) or follows.isdigit() or _ABBREVIATED.search(text, max(0, stop - 9), stop)
         ):
             # A space belongs to what follows, a line's end to what stands before.
             places.append(found.start() + len(found[0].rstrip(" ")))
