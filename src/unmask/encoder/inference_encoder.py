@@ -92,9 +92,7 @@ class InferenceEncoder:
         ranges: of the activations, for int8; from `calibrate`.
     """
 
-    def __init__(
-        self, encoder: Encoder, precision: str, ranges: Ranges | None = None, *, compiled: bool = False
-    ) -> None:
+    def __init__(self, encoder: Encoder, precision: str, ranges: Ranges | None = None) -> None:
         self.config = encoder.config
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.stem = encoder.stem
@@ -114,9 +112,6 @@ class InferenceEncoder:
                 made.append(EightBitLayer(layer, self.config, ranges, number))
             else:
                 made.append(InferenceLayer(layer, self.config, self.dtype))
-        if compiled:
-            for each in made:
-                each.compile()
         self.convolution = InferenceConvolution(encoder, self.dtype) if hasattr(encoder, "convolution") else None
         self.layers = [(number, made[number], attentions[number]) for number in self.config.layer_order]
         decoded = getattr(self.config.positions, "decoder_steps", 0) and not eight
@@ -242,11 +237,6 @@ class InferenceLayer:
         self.down = FusedLinear.of(forward.down.weight, forward.down.bias, dtype)
         self.first, self.second = _norm(layer.attention_norm, dtype), _norm(layer.feedforward_norm, dtype)
 
-    def compile(self) -> None:
-        """Compile what works on all slots alike; attention's groups change with every batch."""
-        for name in ("first", "second"):
-            setattr(self, name, torch.compile(getattr(self, name), dynamic=True))
-
     def _inner(self, x: Tensor) -> Tensor:
         inner = self.up(x)
         return inner if self.value is None else inner.mul_(self.value(x))
@@ -331,11 +321,6 @@ class EightBitLayer:
         self.mixed, self.out = entering("mixed", attention.out)
         self._feedforward(forward, config, ranges, number)
         self.first, self.second = (_norm(n, torch.float32) for n in (layer.attention_norm, layer.feedforward_norm))
-
-    def compile(self) -> None:
-        """Compile the norms and the cutting to levels."""
-        for name in ("first", "second", "_cut"):
-            setattr(self, name, torch.compile(getattr(self, name), dynamic=True))
 
     def _feedforward(self, forward: FeedForward, config: EncoderConfig, ranges: Ranges, number: int) -> None:
         key, before = f"{number}.inner", f"{number}.middle"

@@ -353,8 +353,7 @@ def refuse_compile(settings: TrainSettings) -> None:
         raise UserError(
             "compile=true on a CPU: with static shapes it trained at 0.99 to 1.03 times the speed after 4 to 30 s of "
             "compiling, with those of packed batches 8 steps took 186 s",
-            hint="Leave it out; it is for GPUs. `unmask.load(..., compile=True)` compiles a model in use, where it "
-            "pays.",
+            hint="Leave it out; it is for GPUs.",
         )
 
 

@@ -412,13 +412,11 @@ class LoadedText:
         folder: what was loaded, with what stayed random or was ignored.
         device: where it runs.
         precision: 'fp32', 'bf16' or 'int8' (which embeds alone: all else refuses it).
-        compiled: torch.compile the encoder: slower to start, faster after, where a C++ compiler is at hand.
     """
 
     folder: TextFolder
     device: torch.device
     precision: str
-    compiled: bool = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.folder!r}, {self.precision} on {self.device})"

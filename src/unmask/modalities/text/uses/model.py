@@ -70,7 +70,7 @@ class TextModel(LoadedText, Usable):
         if self.device.type != "cpu":
             return None
         ids = self.tokenizer.ids(list(texts)[:256], max_slots=min(self.slots, 128))
-        return PaddingFreeEmbedder.of(self.model, self.precision, ids, compiled=self.compiled)
+        return PaddingFreeEmbedder.of(self.model, self.precision, ids)
 
     def calibrate(self, texts: Sequence[str]) -> None:
         """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
@@ -326,13 +326,12 @@ class TextModel(LoadedText, Usable):
             write_sentences(Path(folder), f.sentences, self.model.encoder.config.width, self.embedded_slots)
 
 
-def load(path: str | Path, *, device: str = "auto", precision: str = "auto", compile: bool = False) -> TextModel:
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TextModel:
     """Load a text model from a folder or hub name.
 
     Args:
         precision: 'fp32', 'bf16', 'int8' or 'auto'. 'auto' computes in fp32 for models so small that casting costs more
             than it saves (under 2 M parameters), else measures. 'int8' embeds in 8 bits.
-        compile: torch.compile the layers.
 
     Raises:
         UserError: naming what is missing, corrupt or does not fit together.
@@ -343,7 +342,7 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
     folder = load_folder(path)
     name = "int8" if precision == "int8" else precision_of(folder.model, precision, where)
     folder.model.to(where).eval()
-    return TextModel(folder=folder, device=where, precision=name, compiled=compile)
+    return TextModel(folder=folder, device=where, precision=name)
 
 
 def scored(tokenizer: Tokenizer, example: Example, found: Score) -> dict[str, Any]:

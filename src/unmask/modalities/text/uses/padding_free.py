@@ -49,8 +49,6 @@ class PaddingFreeEmbedder:
         model: MaskedModel[TokenCodec],
         precision: str,
         calibration: Sequence[np.ndarray] = (),
-        *,
-        compiled: bool = False,
     ) -> PaddingFreeEmbedder | None:
         """None where the encoder is of another kind.
 
@@ -70,8 +68,7 @@ class PaddingFreeEmbedder:
         types = codec.token_type.weight.detach()[0] if codec.config.types else None
         with torch.inference_mode():
             if precision != "int8":
-                shared = None if compiled else inference_form(model.encoder, precision)
-                return cls(codec, shared or InferenceEncoder(model.encoder, precision, compiled=True), word, types)
+                return cls(codec, inference_form(model.encoder, precision), word, types)
             if not calibration:
                 raise UserError("int8 needs texts to calibrate with", hint="Give at least one.")
             exact, ranges = cls(codec, InferenceEncoder(model.encoder, "fp32"), word, types), Ranges()
