@@ -87,7 +87,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "half-sentences": {"sentences": 0.5},
     "sentences-6-layers": {"sentences": 1.0, "layers": 6},
     "sentences-8-heads": {"sentences": 1.0, "heads": 8},
-    "sentences-words": {"sentences": 1.0, "hide": "word"},
+    "half-sentences-vocabulary-32768": {"sentences": 0.5, "vocabulary": 32768},
     "slots-64-vocabulary-8192": {"slots": 64, "vocabulary": 8192},
     "slots-64-vocabulary-4096": {"slots": 64, "vocabulary": 4096},
 }

@@ -35,6 +35,7 @@ GIVEN: list[AttentionKind] = [
     Local(window=(1, 2, 3, 4), global_every=2),
     LocalGlobal(window=(1, 2, 3, 4)),
     LocalGlobal(window=8, first_sees_all=True),
+    LocalGlobal(window=8, first_sees_all=True, bias=False),
     RelativeBias(buckets=32),
     BlockSparse(block=64, random_blocks=2),
 ]

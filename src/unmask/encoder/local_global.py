@@ -108,7 +108,7 @@ class LocalGlobalAttention(LocalAttention):
         super().__init__(config, layer)
         assert isinstance(config.attention, LocalGlobal)
         self.first_sees_all = config.attention.first_sees_all
-        self.qkv_global = nn.Linear(config.width, 3 * config.width)
+        self.qkv_global = nn.Linear(config.width, 3 * config.width, bias=config.attention.bias)
         # Weights that nothing uses get no gradient, and several processes would wait for it.
         self.qkv_global.requires_grad_(self.first_sees_all)
 
@@ -135,8 +135,8 @@ class LocalGlobalAttention(LocalAttention):
     def inference_projections(self) -> tuple[Tensor, Tensor | None]:
         if not self.first_sees_all:
             return super().inference_projections()
-        both = (self.qkv, self.qkv_global)
-        return torch.cat([p.weight for p in both]), torch.cat([p.bias for p in both])
+        weights, biases = zip(*((p.weight, p.bias) for p in (self.qkv, self.qkv_global)), strict=True)
+        return torch.cat(weights), torch.cat(biases) if self.config.attention.bias else None
 
     def inference(self, shared: dict[str, Any], dtype: torch.dtype) -> InferenceAttention:
         if not self.first_sees_all:

@@ -200,7 +200,7 @@ def processes() -> int:
     return min(cores, MOST_PROCESSES)
 
 
-def cut_of(settings: TextSettings) -> dict[str, float]:
+def sentences_of(settings: TextSettings) -> dict[str, float]:
     """`sentences`, where it is not 0: caches of before it are those without."""
     return {"sentences": settings.sentences} if settings.sentences else {}
 

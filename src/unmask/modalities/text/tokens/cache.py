@@ -30,7 +30,15 @@ from unmask.files import check_files, sealed, unsealed
 from unmask.modalities.text.reading.documents import opened
 from unmask.modalities.text.reading.sources import expand, on_hub, resolve
 from unmask.modalities.text.recipes import TextSettings
-from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, corpus_notes, cut_of, processes, recipe_of
+from unmask.modalities.text.tokens.building import (
+    MIN_TOKENS,
+    OWN,
+    Building,
+    corpus_notes,
+    processes,
+    recipe_of,
+    sentences_of,
+)
 from unmask.modalities.text.tokens.scanning import CorpusReading, reading_of
 from unmask.modalities.text.tokens.shards import Joined
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -156,7 +164,7 @@ class TokenCache:
         names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         folder, say, settings = Path(folder), say or (lambda text: None), settings or TextSettings()
         reading, recipe = reading_of(settings), recipe_of(tokenizer, settings, min_tokens)
-        chosen = {"max_slots": settings.slots, "min_tokens": min_tokens, **reading.chosen(), **cut_of(settings)}
+        chosen = {"max_slots": settings.slots, "min_tokens": min_tokens, **reading.chosen(), **sentences_of(settings)}
         key = _hash([VERSION, tokenizer.fingerprint(), tokenizer.tokens, chosen, content_key(names)])
         with alone(folder):
             made = there = None

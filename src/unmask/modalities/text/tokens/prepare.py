@@ -33,7 +33,7 @@ from unmask.files import check_room, fsync, read_json, sealed
 from unmask.modalities.text.reading.sources import on_hub, resolve
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import building
-from unmask.modalities.text.tokens.building import Building, corpus_notes, cut_of, recipe_of
+from unmask.modalities.text.tokens.building import Building, corpus_notes, recipe_of, sentences_of
 from unmask.modalities.text.tokens.cache import VERSION, TokenCache, content_key
 from unmask.modalities.text.tokens.corpus import check_unknown, given_tokenizer, new_tokenizer
 from unmask.modalities.text.tokens.scanning import (
@@ -251,7 +251,12 @@ def settled(settings: TextSettings) -> dict[str, Any]:
     """What of some settings decides what is prepared."""
     names = SETTINGS if settings.tokenizer is not None else SETTINGS + TRAINED
     entity = {"hide": "entity"} if settings.hide == "entity" else {}
-    return {name: getattr(settings, name) for name in names} | entity | cut_of(settings) | {"seed": settings.train.seed}
+    return (
+        {name: getattr(settings, name) for name in names}
+        | entity
+        | sentences_of(settings)
+        | {"seed": settings.train.seed}
+    )
 
 
 def prepared_settings(data: str | Path | Sequence[str | Path]) -> dict[str, Any]:
