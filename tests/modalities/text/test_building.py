@@ -364,6 +364,9 @@ def test_sentences_are_examples_of_their_own_and_nothing_is_lost(tmp_path, kind)
     assert len(inside[0.0]) == 1
     plain = "it rained all day long. nobody came, and nothing was heard."
     assert sentence_starts(plain, np.arange(len(plain)) + 1).tolist() == [plain.index(" nobody")]
+    german, hindi = "Er kam am 3. Mai. Dann ging er.", "यह एक वाक्य है। यह दूसरा है।"
+    assert sentence_starts(german, np.arange(len(german)) + 1).tolist() == [german.index(" Dann")]
+    assert sentence_starts(hindi, np.arange(len(hindi)) + 1).tolist() == [hindi.index(" यह")]
 
 
 def test_a_share_of_the_pieces_is_cut_into_sentences(tmp_path):

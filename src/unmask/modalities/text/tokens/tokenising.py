@@ -169,14 +169,14 @@ def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> li
     return pieces
 
 
-_END = re.compile(r"""[.!?]["')\]’”]*\s+(?=["'(\[‘“]*(\w))|[。！？][」』”’）]*|\n+""")
-_ABBREVIATED = re.compile(r"\b(?:[A-Za-z]|[A-Z][a-z]|Mrs|Prof|Gen|Col|Capt|Rev|Inc|Ltd|Corp|vs|etc|No|Vol)\.$")
+_END = re.compile(r"""[.!?؟।۔]["')\]’”]*\s+(?=["'(\[‘“]*(\w))|[。！？][」』”’）]*|\n+""")
+_ABBREVIATED = re.compile(r"\b(?:[A-Za-z]|[A-Z][a-z]|\d{1,2}|Mrs|Prof|Gen|Col|Capt|Rev|Inc|Ltd|Corp|vs|etc|No|Vol)\.$")
 
 
 def sentence_starts(text: str, ends: np.ndarray) -> np.ndarray:
-    """Numbers of the tokens that sentences start with, but for the first: after . ! ? and white space where no small
-    letter (in a text with capitals) or digit follows, and no initial or abbreviation stood before; after 。！？; in a
-    new line.
+    """Numbers of the tokens that sentences start with, but for the first: after . ! ? ؟ । ۔ and white space where no
+    small letter (in a text with capitals) or digit follows, and no initial, abbreviation or ordinal (3. Mai) stood
+    before; after 。！？; in a new line.
 
     Args:
         ends: where each token ends in the text; here each character is one.
