@@ -167,7 +167,7 @@ def train(files: list[Path], build: Path, minutes: float, recipe: Path) -> bool:
     prepared, out = build / "prepared", build / "run"
     settings = table_of(recipe)
     check_recipe(build, settings)
-    decided = [f"{name}={settings[name]}" for name in (*SETTINGS, *TRAINED) if name in settings]
+    decided = [f"{name}={settings[name]}" for name in (*SETTINGS, *TRAINED, "sentences") if name in settings]
     done("prepare", "text", *map(str, files), "--out", str(prepared), *(a for k in decided for a in ("--set", k)))
     if (out / "model.safetensors").exists():
         return True

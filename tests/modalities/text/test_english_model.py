@@ -27,6 +27,7 @@ layers = 1
 heads = 2
 slots = 32
 vocabulary = 300
+sentences = 0.5
 [train]
 steps = {steps}
 batch_slots = 256
