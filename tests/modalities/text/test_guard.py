@@ -16,12 +16,11 @@ from unmask.modalities.text.network.held_out_search import (
     held_out_search,
     ranks,
     ranks_by_words,
-    with_pairs,
-    words,
 )
 from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding, embedding_settings
+from unmask.modalities.text.tokens.words import with_pairs, words
 from unmask.training.run import TrainingRun
 
 TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 400, "slots": 32, "batch_slots": 512, "steps": 2}

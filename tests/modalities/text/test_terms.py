@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from unmask.modalities.text.network.held_out_search import sentences, with_pairs, words
 from unmask.modalities.text.tasks.baselines import fit_cosine, fit_words, overlaps
 from unmask.modalities.text.tasks.scorers import squad_exact, squad_f1
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.words import sentence_ends, sentences, with_pairs, words
 
 TWO = {  # two sentences of each script, and a question about the second
     "de": ("Schöne Grüße aus Köln.", " Der Zoé gehört das Haus.", "Wem gehört das Haus?"),
@@ -39,15 +39,35 @@ def test_a_question_finds_its_sentence(script):
 
 
 def test_sentences_of_english():
-    text = 'He said "no." Then Dr. Who left, at 3.5 km/h!  Was it so? Yes'
+    text = 'He said "no." Then Dr. Who left, at 3.5 km/h!  Was it "so?" he asked. Yes'
     assert [text[a:b] for a, b in sentences(text)] == [
         'He said "no."',
-        "Then Dr.",
-        "Who left, at 3.5 km/h!",
-        "Was it so?",
+        "Then Dr. Who left, at 3.5 km/h!",
+        'Was it "so?" he asked.',
         "Yes",
     ]
     assert sentences("") == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("it rained all day long. nobody came, and nothing was heard.", " nobody came, and nothing was heard."),
+        ("Er kam am 3. Mai. Dann ging er.", " Dann ging er."),
+        ("Vino ayer. ¿Quién?", " ¿Quién?"),
+        ("यह एक वाक्य है। यह दूसरा है।", " यह दूसरा है।"),
+        ("วันนี้อากาศดี แมวอยู่ในบ้าน", " แมวอยู่ในบ้าน"),
+    ],
+)
+def test_a_sentence_ends(text, last):
+    ends = [end for end in sentence_ends(text) if end < len(text)]
+    assert [text[end:] for end in ends] == [last]
+
+
+def test_a_line_ends_a_sentence_where_it_is_asked_for():
+    text = "bread, milk etc.\n\nand so on\nOf this"
+    assert sentence_ends(text) == []
+    assert [text[end:] for end in sentence_ends(text, lines=True)] == ["and so on\nOf this", "Of this"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tiny_folders import folder
-from unmask.modalities.text.network.held_out_search import sentences
 from unmask.modalities.text.tasks.answer import LONGEST, as_questions, longest_answer
 from unmask.modalities.text.tasks.baselines import EDGE, OUTSIDE, fit_overlap, overlaps
 from unmask.modalities.text.tasks.encoding import ExampleMaker
@@ -12,6 +11,7 @@ from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.model import load
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.settings import TaskSettings
+from unmask.modalities.text.tokens.words import sentences
 
 QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
 ANIMALS, COLOURS = ("fox", "dog", "cat", "hen"), ("red", "black", "white", "brown")

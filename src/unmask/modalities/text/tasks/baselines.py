@@ -18,7 +18,6 @@ import numpy as np
 
 from unmask.core.embed import embed
 from unmask.errors import UserError
-from unmask.modalities.text.network.held_out_search import pieces, sentences, with_pairs, words
 from unmask.modalities.text.tasks import linear, loop
 from unmask.modalities.text.tasks.answer import SquadQuestion
 from unmask.modalities.text.tasks.classify import KINDS as LOSSES
@@ -27,6 +26,7 @@ from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared
 from unmask.modalities.text.tasks.held_out import kept_together
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tokens.words import pieces, sentences, with_pairs, words
 
 NAME = "baseline"
 KINDS: dict[str, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from unicodedata import category
 import numpy as np
 from numpy.typing import ArrayLike
 
-from unmask.modalities.text.network.held_out_search import UNSPACED
+from unmask.modalities.text.tokens.words import UNSPACED
 
 Span = tuple[int, int, str]
 """(start, end, label): characters or tokens, end exclusive."""

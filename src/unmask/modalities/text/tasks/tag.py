@@ -28,7 +28,6 @@ from unmask.evaluation.classes import label_notes
 from unmask.families.heads import TOKEN
 from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
-from unmask.modalities.text.network.held_out_search import UNSPACED
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
 from unmask.modalities.text.tasks.data import Problems
@@ -38,6 +37,7 @@ from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import SHOWN, TextTask
 from unmask.modalities.text.tokens.tokenizer import Encoded
+from unmask.modalities.text.tokens.words import UNSPACED
 
 _APOSTROPHES = "'\u2019"
 

@@ -147,9 +147,8 @@ class Building:
 
     def indexed(self, scanned: Scanned, recipe: Recipe, shards: list[dict[str, Any]]) -> dict[str, Any]:
         """Write the index of all examples; what meta.json says of the corpus."""
-        total = {
-            name: sum(about[name] for about in shards) for name in shards[0] if name not in ("sizes", "sums", "recipe")
-        }
+        names = [name for name in shards[0] if name not in ("sizes", "sums", "recipe")]
+        total = {name: sum(about.get(name, 0) for about in shards) for name in names}
         refuse_no_examples(total["examples"], total["entities"], recipe, self.inputs, entities=self.reading.entities)
         tail = 0 if total["held_out"] else min(math.ceil(recipe.holdout * total["examples"]), total["examples"] // 2)
         write_index(self.folder, shards, tail)
@@ -163,6 +162,7 @@ class Building:
             **{name: total[name] for name in ("examples", "tokens", "documents", "short")},
             "unknown": total["unknown"] / max(total["read"], 1),
             "least": recipe.least,
+            **({"cuts": total["cuts"]} if recipe.sentences else {}),
             "held_out_by": "tail" if tail else "document",
             "vocabulary": tokenizer.vocab_size,
             "before": tokenizer.before,
@@ -258,5 +258,8 @@ def corpus_notes(meta: dict[str, Any]) -> Iterator[str]:
         yield f"{again:,} exact copies are left out"
     if short := meta.get("short", 0):
         yield f"{short:,} pieces of fewer than {meta['least']} tokens are left out"
+    if (cuts := meta.get("cuts")) is not None:
+        where = f"at {cuts:,} places" if cuts else "nowhere: no end of a sentence was found in them"
+        yield f"pieces are cut into sentences {where} ({setting('sentences')})"
     if meta.get("held_out_by") == "tail":
         yield "too few documents to hold whole ones out: the end of the corpus is held out"

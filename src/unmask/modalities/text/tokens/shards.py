@@ -29,7 +29,7 @@ from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, porti
 from unmask.modalities.text.tokens.tokenising import Recipe, groups, tokenise
 from unmask.writing import replacing
 
-COUNTED = ("documents", "entities", "read", "unknown", "short")
+COUNTED = ("documents", "entities", "read", "unknown", "short", "cuts")
 BINS = ("tokens", "starts")
 
 

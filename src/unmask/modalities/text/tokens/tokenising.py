@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import numpy as np
 from unmask.modalities.text.reading.documents import Document, moved, pieces
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.tokens.units import entity_units
+from unmask.modalities.text.tokens.words import sentence_ends
 
 GROUP_DOCUMENTS, GROUP_CHARACTERS = 1000, 1_000_000
 PIECE_CHARACTERS = 500_000
@@ -59,6 +59,8 @@ class Tokenised:
         tokens, starts: ids, and 1 where a unit starts.
         lengths, held: tokens of each example, and whether it is held out.
         read, unknown: tokens of all pieces, and those that the tokenizer does not know.
+        short: pieces that are left out.
+        cuts: where pieces were cut into sentences.
     """
 
     tokens: np.ndarray
@@ -70,6 +72,7 @@ class Tokenised:
     read: int
     unknown: int
     short: int
+    cuts: int
 
 
 def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
@@ -78,7 +81,7 @@ def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
     starts: list[np.ndarray] = [np.zeros(0, np.uint8)]
     lengths: list[int] = []
     held: list[bool] = []
-    unknown = read = short = 0
+    unknown = read = short = cuts = 0
     for d, (ids, first, ends) in zip(group, _encoded(group, recipe.tokenizer), strict=True):
         out = is_held_out(d.text, recipe.holdout, recipe.seed)
         read += len(ids)
@@ -86,9 +89,12 @@ def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
             unknown += int(np.count_nonzero(ids == recipe.tokenizer.unk_id))
         ranges = cut(ids, first, recipe.room, recipe.stops)
         if recipe.sentences:
-            starting = np.intersect1d(sentence_starts(d.text, ends), np.flatnonzero(first))
+            starting = np.searchsorted(ends, sentence_ends(d.text, lines=True), side="right")
+            starting = np.intersect1d(starting, np.flatnonzero(first))
             phase = _share_of(d.text, recipe.seed, b"sentences")
+            whole = len(ranges)
             ranges = into_sentences(ranges, starting, share=recipe.sentences, phase=phase, least=recipe.least)
+            cuts += len(ranges) - whole
         for begin, end in ranges:
             if end - begin < recipe.least:
                 short += 1
@@ -107,6 +113,7 @@ def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
         read=read,
         unknown=unknown,
         short=short,
+        cuts=cuts,
     )
 
 
@@ -167,33 +174,6 @@ def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> li
     if begin < size:
         pieces.append((begin, size))
     return pieces
-
-
-_END = re.compile(r"""[.!?؟।۔]["')\]’”]*\s+(?=["'(\[‘“]*(\w))|[。！？][」』”’）]*|\n+""")
-_ABBREVIATED = re.compile(r"\b(?:[A-Za-z]|[A-Z][a-z]|\d{1,2}|Mrs|Prof|Gen|Col|Capt|Rev|Inc|Ltd|Corp|vs|etc|No|Vol)\.$")
-
-
-def sentence_starts(text: str, ends: np.ndarray) -> np.ndarray:
-    """Numbers of the tokens that sentences start with, but for the first: after . ! ? ؟ । ۔ and white space where no
-    small letter (in a text with capitals) or digit follows, and no initial, abbreviation or ordinal (3. Mai) stood
-    before; after 。！？; in a new line.
-
-    Args:
-        ends: where each token ends in the text; here each character is one.
-
-    >>> text = "It rains. So Dr. Who (b. 1963) stays in! Good."
-    >>> sentence_starts(text, np.arange(len(text)) + 1).tolist()
-    [9, 40]
-    """
-    places, small = [], text.islower()
-    for found in _END.finditer(text):
-        follows, stop = found[1], found.start() + 1
-        if follows is None or not (
-            (follows.islower() and not small) or follows.isdigit() or _ABBREVIATED.search(text, max(0, stop - 9), stop)
-        ):
-            # A space belongs to what follows, a line's end to what stands before.
-            places.append(found.start() + len(found[0].rstrip(" ")))
-    return np.unique(np.searchsorted(ends, places, side="right"))
 
 
 def into_sentences(
