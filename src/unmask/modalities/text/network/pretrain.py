@@ -194,7 +194,7 @@ def pretrain(
         out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html; left
             out, a temporary one, which lives as long as the result.
         settings, overrides: fields of `TextSettings` and of its `train`, as keywords (`steps=60, width=128`), a dict or
-            an object; default those that the corpus was prepared with, or `TextSettings()`..
+            an object; default those that the corpus was prepared with, or `TextSettings()`.
         resume: continue the run in `out`; on a CPU with one process and as many threads, bit for bit as if never
             interrupted (runs bounded by minutes excepted: their schedule follows the clock).
 
