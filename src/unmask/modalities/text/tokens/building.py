@@ -259,7 +259,7 @@ def corpus_notes(meta: dict[str, Any]) -> Iterator[str]:
     if short := meta.get("short", 0):
         yield f"{short:,} pieces of fewer than {meta['least']} tokens are left out"
     if (cuts := meta.get("cuts")) is not None:
-        where = f"at {cuts:,} places" if cuts else "nowhere: no end of a sentence was found in them"
+        where = f"at {cuts:,} places" if cuts else "nowhere: none of those to be cut holds the end of a sentence"
         yield f"pieces are cut into sentences {where} ({setting('sentences')})"
     if meta.get("held_out_by") == "tail":
         yield "too few documents to hold whole ones out: the end of the corpus is held out"
