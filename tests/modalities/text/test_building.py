@@ -32,6 +32,7 @@ from unmask.modalities.text.uses.model import load
 @pytest.fixture
 def small_portions(monkeypatch):
     monkeypatch.setattr(scanning, "LEAST", 2_000)
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)  # a pipeline of transformers sets it for good
 
 
 def build(tmp_path, name, holdout=0.01, **more):
