@@ -66,7 +66,7 @@ def test_a_sentence_ends(text, last):
 
 def test_a_line_ends_a_sentence_where_it_is_asked_for():
     text = "bread, milk etc.\n\nand so on\nOf this"
-    assert sentence_ends(text) == []
+    assert list(sentence_ends(text)) == []
     assert [text[end:] for end in sentence_ends(text, lines=True)] == ["and so on\nOf this", "Of this"]
 
 

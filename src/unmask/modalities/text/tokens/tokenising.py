@@ -89,7 +89,7 @@ def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
             unknown += int(np.count_nonzero(ids == recipe.tokenizer.unk_id))
         ranges = cut(ids, first, recipe.room, recipe.stops)
         if recipe.sentences:
-            starting = np.searchsorted(ends, sentence_ends(d.text, lines=True), side="right")
+            starting = np.searchsorted(ends, list(sentence_ends(d.text, lines=True)), side="right")
             starting = np.intersect1d(starting, np.flatnonzero(first))
             phase = _share_of(d.text, recipe.seed, b"sentences")
             whole = len(ranges)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from collections.abc import Iterator
 
 from unmask.modalities.text.tokens.units import UNSPACED as RANGES
 
@@ -56,7 +57,7 @@ def with_pairs(found: list[str]) -> list[str]:
     return found + [a + b for a, b in itertools.pairwise(found) if single.match(a) and single.match(b)]
 
 
-def sentence_ends(text: str, *, lines: bool = False) -> list[int]:
+def sentence_ends(text: str, *, lines: bool = False) -> Iterator[int]:
     """Where sentences end, in characters, with the ends of lines that follow, but for the last: after . ! ? (and the
     Arabic ones) before white space, where no small letter (in a text with capitals) or digit follows, and no initial,
     abbreviation or ordinal (3. Mai) stood before; after Chinese and Japanese stops and the danda of Indic scripts; in
@@ -65,18 +66,17 @@ def sentence_ends(text: str, *, lines: bool = False) -> list[int]:
     Args:
         lines: whether each line ends one.
 
-    >>> sentence_ends("It rains. So Dr. Who (b. 1963) stays in! Good.")
+    >>> list(sentence_ends("It rains. So Dr. Who (b. 1963) stays in! Good."))
     [9, 40]
     """
-    ends, small = [], text.islower()
+    small = text.islower()
     for found in _END.finditer(text):
         follows, stop = found[1], found.start() + 1
         inside = follows and (
             (follows.islower() and not small) or follows.isdigit() or _ABBREVIATED.search(text, max(0, stop - 9), stop)
         )
         if (lines and "\n" in found[0]) or not (inside or found[0].startswith("\n")):
-            ends.append(found.end())
-    return ends
+            yield found.end()
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
