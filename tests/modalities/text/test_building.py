@@ -386,3 +386,17 @@ def test_a_corpus_without_ends_of_sentences_is_told(tmp_path):
         str(tmp_path / "corpus.txt"), tokenizer("wordpiece"), tmp_path / "c", settings=settings, say=told.append
     )
     assert any("cut into sentences nowhere: none of those to be cut holds" in line for line in told)
+
+
+@pytest.mark.parametrize("stop", [*".!?", "؟", "۔", "。", "｡", "।", "॥"])
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_a_row_ends_behind_the_last_stop_that_fits(tmp_path, kind, stop):
+    text = f"the river is near my home{stop} " * 90  # the rows hold no whole number of these
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": text}))
+    made = Tokenizer.train([text, *text.split()] * 9, kind=kind, vocab_size=290 if kind == "bpe" else 60)
+    cache = TokenCache.build(
+        str(tmp_path / "corpus.jsonl"), made, tmp_path / "c", settings=TextSettings(slots=32, holdout=0.01)
+    )
+    last = [cache.example(i)[0][-1 - len(made.after)] for i in range(len(cache))]
+    assert len(last) > 5
+    assert {made.decode([token]).strip() for token in last} == {made.decode(made.encode([stop])[0].ids).strip()}

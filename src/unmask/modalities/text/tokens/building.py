@@ -37,6 +37,7 @@ from unmask.modalities.text.tokens.scanning import (
 from unmask.modalities.text.tokens.shards import BINS, ShardTask, done, write_index
 from unmask.modalities.text.tokens.tokenising import Recipe
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.words import STOPS
 from unmask.plugins import resolve
 from unmask.progress import counted
 from unmask.writing import remove, replace_json
@@ -210,7 +211,8 @@ def recipe_of(tokenizer: Tokenizer, settings: TextSettings, min_tokens: int = MI
     room = settings.slots - len(tokenizer.before) - len(tokenizer.after)
     if room < 1:
         raise UserError(f"slots={settings.slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
-    stops = [i for t in (".", "!", "?", "。", "！", "？") if (i := tokenizer.id(t)) is not None]
+    spelled = tokenizer.encode([f"a{stop}" for stop in "".join(STOPS)], specials=False)
+    stops = [ids[0] for e in spelled if len(ids := e.ids[e.offsets[:, 0] == 1]) == 1 and ids[0] != tokenizer.unk_id]
     return Recipe(
         tokenizer=tokenizer,
         room=room,

@@ -21,9 +21,12 @@ WORD = re.compile(_WORD)
 PIECE = re.compile(rf"{_WORD}|[^\w\s]")
 """Words, and marks one by one."""
 
+STOPS = ".!?\u061f\u06d4", "\u3002\uff01\uff1f\uff61\u0964\u0965"
+"""Characters that end a sentence: where white space follows, and without."""
+
 _CLOSING = "[)\\]\"'\u2019\u201d\u00bb\u300d\u300f\uff09]*"
 _OPENING = "[(\\[\"'\u2018\u201c\u00ab\u00bf\u00a1]*"
-_STOP = rf"[.!?\u061f\u06d4]+{_CLOSING}(?=\s+{_OPENING}(\w)?)|[\u3002\uff01\uff1f\uff61\u0964\u0965]+{_CLOSING}"
+_STOP = rf"[{STOPS[0]}]+{_CLOSING}(?=\s+{_OPENING}(\w)?)|[{STOPS[1]}]+{_CLOSING}"
 _END = re.compile(rf"(?:{_STOP}|(?<=[\u0e00-\u0eff])(?=\s+[\u0e00-\u0eff]))(?:\s*\n)?|\n+")
 _ABBREVIATED = re.compile(r"\b(?:[A-Za-z]|[A-Z][a-z]|\d{1,2}|Mrs|Prof|Gen|Col|Capt|Rev|Inc|Ltd|Corp|vs|etc|No|Vol)\.$")
 
