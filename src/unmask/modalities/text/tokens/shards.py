@@ -25,6 +25,7 @@ from unmask.errors import UserError
 from unmask.files import fsync
 from unmask.modalities.text.reading.documents import Document, ReadReport
 from unmask.modalities.text.reading.sources import mark_of, sound_documents
+from unmask.modalities.text.tokens.chunks import Chunks, never_over_white_space
 from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, portion_documents
 from unmask.modalities.text.tokens.tokenising import Recipe, groups, tokenise
 from unmask.writing import replacing
@@ -84,11 +85,12 @@ def shard(common: tuple[CorpusReading, Recipe], task: ShardTask) -> dict[str, An
     sums = dict.fromkeys(BINS, 0)
     sizes = dict.fromkeys(BINS, 0)
     lengths, held = [np.zeros(0, np.int64)], [np.zeros(0, np.uint8)]
+    chunks = Chunks(recipe.tokenizer) if never_over_white_space(recipe.tokenizer) else None
     with contextlib.ExitStack() as stack:
         names = {n: stack.enter_context(replacing(folder / "shards" / f"{task.number:06}.{n}.bin")) for n in BINS}
         files = {n: stack.enter_context(open(name, "wb")) for n, name in names.items()}
         for group in groups(_chosen(reading, task)):
-            part = tokenise(group, recipe)
+            part = tokenise(group, recipe, chunks)
             for name in BINS:
                 content = getattr(part, name).tobytes()
                 files[name].write(content)

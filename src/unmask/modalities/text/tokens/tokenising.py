@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.modalities.text.reading.documents import Document, moved, pieces
+from unmask.modalities.text.tokens.chunks import Chunks, of_runs, unit_starts
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.tokens.units import entity_units
 from unmask.modalities.text.tokens.words import sentence_ends
@@ -75,14 +77,18 @@ class Tokenised:
     cuts: int
 
 
-def tokenise(group: list[Document], recipe: Recipe) -> Tokenised:
-    """Tokenise documents and cut them into examples."""
+def tokenise(group: list[Document], recipe: Recipe, chunks: Chunks | None = None) -> Tokenised:
+    """Tokenise documents and cut them into examples.
+
+    Args:
+        chunks: of groups before; None tokenises everything, with the same result.
+    """
     tokens: list[np.ndarray] = [np.zeros(0, recipe.dtype)]
     starts: list[np.ndarray] = [np.zeros(0, np.uint8)]
     lengths: list[int] = []
     held: list[bool] = []
     unknown = read = short = cuts = 0
-    for d, (ids, first, ends) in zip(group, _encoded(group, recipe.tokenizer), strict=True):
+    for d, (ids, first, ends) in zip(group, _remembered(group, recipe, chunks), strict=True):
         out = is_held_out(d.text, recipe.holdout, recipe.seed)
         read += len(ids)
         if recipe.tokenizer.unk_id is not None:
@@ -131,6 +137,18 @@ def groups(stream: Iterable[Document]) -> Iterator[list[Document]]:
         yield group
 
 
+def _remembered(
+    group: list[Document], recipe: Recipe, chunks: Chunks | None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """`_encoded`, by runs between white space where that gives the same."""
+    by_run = [chunks is not None and not d.entities and of_runs(d.text) for d in group]
+    texts = [d.text for d, short in zip(group, by_run, strict=True) if short]
+    quick = iter(()) if chunks is None else chunks.encode(texts, ends=recipe.sentences > 0)
+    slow = _encoded([d for d, short in zip(group, by_run, strict=True) if not short], recipe.tokenizer)
+    for short in by_run:
+        yield next(quick if short else slow)
+
+
 def _encoded(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """(ids, unit starts, where each token ends in the text) of each document; a long one is tokenised in pieces, cut at
     white space."""
@@ -143,7 +161,7 @@ def _encoded(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.n
             units = entity_units(e.units, here, e.offsets) if here else e.units
             ids.append(e.ids)
             ends.append(e.offsets[:, 1] + begin)
-            starts.append(np.append(1, np.diff(units) != 0).astype(np.uint8)[: len(e)])
+            starts.append(unit_starts(units))
             begin += len(text)
         yield np.concatenate(ids), np.concatenate(starts), np.concatenate(ends)
 
@@ -157,18 +175,19 @@ def cut(ids: np.ndarray, starts: np.ndarray, room: int, stops: np.ndarray) -> li
     >>> cut(np.arange(5), np.array([1, 1, 1, 0, 1]), 3, np.array([]))
     [(0, 2), (2, 5)]
     """
+    edges = np.flatnonzero(starts).tolist()
+    # A stop inside a unit ("...", 3.14 in one piece) is not an end.
+    ends = (np.flatnonzero(np.isin(ids[:-1], stops) & (starts[1:] == 1)) + 1).tolist()
     pieces, begin, size = [], 0, len(ids)
     while size - begin > room:
-        end = begin + room
-        late = begin + max(1, int(room * 0.8))
-        # A stop inside a unit ("...", 3.14 in one piece) is not an end.
-        ends = np.flatnonzero(np.isin(ids[late - 1 : end], stops) & (starts[late : end + 1] == 1))
-        if len(ends):
-            end = late + int(ends[-1])
+        end, late = begin + room, begin + max(1, int(room * 0.8))
+        last = bisect.bisect_right(ends, end) - 1
+        if last >= 0 and ends[last] >= late:
+            end = ends[last]
         else:
-            edges = np.flatnonzero(starts[begin + 1 : end + 1])
+            last = bisect.bisect_right(edges, end) - 1
             # A single unit longer than a row can only be cut inside.
-            end = begin + 1 + int(edges[-1]) if len(edges) else end
+            end = edges[last] if last >= 0 and edges[last] > begin else end
         pieces.append((begin, end))
         begin = end
     if begin < size:
