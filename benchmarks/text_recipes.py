@@ -10,7 +10,8 @@ so that a recipe with quicker steps takes more of them. Use one thread (OMP_NUM_
 nearly the same beside other work. The loss is measured alike for all: 15 % of the tokens of the held-out documents
 hidden behind [MASK]; recipes of another vocabulary are compared by BLiMP alone. `transformers` and
 `transformers-tuned` are its BertForMaskedLM under its own loop: the defaults of its example script (batches of 8 x 128,
-rate 5e-5), and our rate and batch.
+rate 5e-5), and our rate and batch. `bert-RATE-ROWS` and `modernbert-RATE-ROWS` are compiled, without dropout: the first
+BertForMaskedLM, the second its ModernBertForMaskedLM with logits of hidden tokens alone and weights as many as ours.
 """
 
 from __future__ import annotations
@@ -91,12 +92,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     "slots-64-vocabulary-8192": {"slots": 64, "vocabulary": 8192},
     "slots-64-vocabulary-4096": {"slots": 64, "vocabulary": 4096},
 }
-TRANSFORMERS = {
+TRANSFORMERS: dict[str, dict[str, Any]] = {
     "transformers": {"rows": 8, "learning_rate": 5e-5, "warmup": 0.0},
     "transformers-tuned": {"rows": 16, "learning_rate": 1e-3, "warmup": 0.06},
     **{
-        f"transformers-{rate:g}": {"rows": 16, "learning_rate": rate, "warmup": 0.06, "dropout": 0.0}
-        for rate in (5e-4, 1e-3, 2e-3)
+        f"{model}-{rate:g}-{rows}": {"model": model, "rows": rows, "learning_rate": rate, "warmup": 0.06}
+        for model in ("bert", "modernbert")
+        for rate in (5e-4, 1e-3, 2e-3, 4e-3)
+        for rows in (8, 16)
     },
 }
 JUDGED_DOCUMENTS = 300
@@ -150,24 +153,19 @@ def ours(
     return {"folder": out, "steps": run.steps, "slots": slots, "processor_seconds": seconds}
 
 
-def theirs(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
-    """BertForMaskedLM of transformers over concatenated blocks, with its collator, until the time is spent."""
+def theirs(
+    work: Path, name: str, shape: dict[str, Any], seed: int, minutes: float, steps: int | None
+) -> dict[str, Any]:
+    """A model of transformers over concatenated blocks, with its collator, for `minutes` or for `steps`."""
     import torch
-    from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
     settings, choice = settings_of({}, shape, seed), TRANSFORMERS[name]
     half = name != "transformers" and resolve_precision("auto", "cpu").name == "bf16"  # as ours decides
     data = prepared(work, settings)
     cache, tokenizer = TokenCache.open(data), Tokenizer.load(data / "tokenizer.json")
     torch.manual_seed(seed)
-    shares = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-    dropout = dict.fromkeys(shares, choice["dropout"]) if "dropout" in choice else {}
-    config = BertConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=settings.width, num_hidden_layers=settings.layers,
-        num_attention_heads=settings.attention_heads, intermediate_size=4 * settings.width,
-        max_position_embeddings=settings.slots, **dropout,
-    )  # fmt: skip
-    model = BertForMaskedLM(config).train()
+    model = network(choice.get("model"), settings, tokenizer).train()
     text = np.concatenate([cache.example(i)[0].astype(np.int64) for i in np.asarray(cache.train)])
     blocks = torch.from_numpy(text[: len(text) // settings.slots * settings.slots].reshape(-1, settings.slots))
     wrapped = PreTrainedTokenizerFast(
@@ -176,26 +174,46 @@ def theirs(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: flo
     )  # fmt: skip
     collate = DataCollatorForLanguageModeling(wrapped, mlm_probability=0.15)
     optimiser = torch.optim.AdamW(model.parameters(), lr=choice["learning_rate"], weight_decay=0.01, fused=True)
-    began, steps, order = time.process_time(), 0, torch.randperm(len(blocks))
-    while (done := (time.process_time() - began) / seconds) < 1:
+    forward = torch.compile(model) if "model" in choice else model
+    began, step, order = time.process_time(), 0, torch.randperm(len(blocks))
+    while (done := step / steps if steps else (time.process_time() - began) / (60 * minutes)) < 1:
         warm = choice["warmup"]
         share = done / warm if done < warm else (1 - done) / (1 - warm)
         for group in optimiser.param_groups:
             group["lr"] = choice["learning_rate"] * share
-        at = steps * choice["rows"] % (len(blocks) - choice["rows"])
+        at = step * choice["rows"] % (len(blocks) - choice["rows"])
         batch = collate([{"input_ids": blocks[i]} for i in order[at : at + choice["rows"]]])
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = model(**batch).loss
+            loss = forward(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        steps += 1
-    out = f"{name}-{seed}-{steps}"
+        step += 1
+    out = f"{name}-{seed}-{step}"
     model.save_pretrained(work / out)
     wrapped.save_pretrained(work / out)
-    slots = steps * choice["rows"] * settings.slots
-    return {"folder": out, "steps": steps, "slots": slots, "processor_seconds": time.process_time() - began}
+    slots = step * choice["rows"] * settings.slots
+    return {"folder": out, "steps": step, "slots": slots, "processor_seconds": time.process_time() - began}
+
+
+def network(kind: str | None, settings: TextSettings, tokenizer: Tokenizer) -> Any:
+    """BertForMaskedLM as it is, 'bert' (without dropout), or 'modernbert', which has logits of hidden tokens alone."""
+    from transformers import BertConfig, BertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+
+    shape = {
+        "vocab_size": tokenizer.vocab_size, "hidden_size": settings.width, "num_hidden_layers": settings.layers,
+        "num_attention_heads": settings.attention_heads, "max_position_embeddings": settings.slots,
+    }  # fmt: skip
+    if kind == "modernbert":
+        gated = max(64, round(1.5 * settings.width / 64) * 64)  # as many weights as ours
+        ids = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        special = {f"{role}_token_id": number for role, number in {**ids, "bos": ids["cls"], "eos": ids["sep"]}.items()}
+        return ModernBertForMaskedLM(
+            ModernBertConfig(**shape, **special, intermediate_size=gated, sparse_prediction=True)
+        )
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if kind == "bert" else {}
+    return BertForMaskedLM(BertConfig(**shape, intermediate_size=4 * settings.width, **dropout))
 
 
 def judged(work: Path, folder: str, blimp: str | None, pairs: int) -> dict[str, Any]:
@@ -244,7 +262,7 @@ def main() -> None:
     for seed in map(int, args.seeds.split(",")):
         for name in filter(None, args.recipes.split(",")):
             if name in TRANSFORMERS:
-                made = theirs(args.work, name, shape, seed, 60 * args.cpu_minutes)
+                made = theirs(args.work, name, shape, seed, args.cpu_minutes, args.steps)
             else:
                 made = ours(args.work, name, shape, seed, args.cpu_minutes, args.steps, raw=args.raw)
             found = {"recipe": name, "seed": seed, "shape": shape, **made}
