@@ -44,8 +44,8 @@ def evaluate(
     """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
 
     Beside them `most_frequent_accuracy`: that of always guessing the most frequent token (`most_frequent`) of
-    `frequencies`. Long texts are cut into windows, as in training. `unknown_share`: of the tokens, those that are
-    unknown ([UNK]), which are never hidden, so that the figures are of the others alone.
+    `frequencies`. Long texts are cut into windows of as many tokens as the model takes. `unknown_share`: of the tokens,
+    those that are unknown ([UNK]), which are never hidden, so that the figures are of the others alone.
 
     Args:
         frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
@@ -140,7 +140,7 @@ def likelihood(
     the same tokens can be set beside it.
 
     Counted are the tokens of the texts: not [CLS], [SEP] or an end of the text, and not unknown words ([UNK]), which
-    are seen and never predicted. Texts longer than the model takes are cut into windows, as in training; each window is
+    are seen and never predicted. Texts longer than the model takes are cut into windows; each window is
     judged alone, and its number of tokens is given.
 
     Args:
