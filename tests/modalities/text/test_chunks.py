@@ -32,7 +32,9 @@ def made(**settings):
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 @pytest.mark.parametrize("folded", [{}, {"lowercase": True}, {"lowercase": True, "strip_accents": True}])
-def test_runs_between_white_space_give_what_whole_documents_give(folded, share):
+@pytest.mark.parametrize("most", [10**9, 200])
+def test_runs_between_white_space_give_what_whole_documents_give(folded, share, most, monkeypatch):
+    monkeypatch.setattr("unmask.modalities.text.tokens.chunks.MOST", most)
     draw = np.random.default_rng(0)
     group = []
     for number in range(600):
@@ -44,11 +46,14 @@ def test_runs_between_white_space_give_what_whole_documents_give(folded, share):
     recipe = recipe_of(made(**folded), TextSettings(slots=32, sentences=share), min_tokens=1)
     chunks = Chunks(recipe.tokenizer)
     assert never_over_white_space(recipe.tokenizer)
+    first = {}
     for part in (group[:200], group[200:]):
         expected, found = tokenise(part, recipe), tokenise(part, recipe, chunks)
         for name in expected.__dataclass_fields__:
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
-    assert len(chunks.numbers) > 500
+        first = first or chunks.numbers
+    assert len(first) > 200
+    assert (chunks.numbers is first) == (most > 200)
 
 
 def test_tokenizers_whose_tokens_may_reach_over_white_space_are_known():

@@ -23,6 +23,8 @@ LENGTH = 12
 """Characters of a run in the mean up to which remembering pays: Chinese, with longer ones, took half as long again."""
 AT_ONCE = 2000
 """New runs that are tokenised as one text."""
+MOST = 500_000
+"""Runs remembered, some 100 MB; then it begins anew. A packed file is one portion, however large."""
 
 
 def of_runs(text: str) -> bool:
@@ -47,7 +49,11 @@ class Chunks:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer, self.numbers = tokenizer, Numbers()
+        self.tokenizer = tokenizer
+        self._forget()
+
+    def _forget(self) -> None:
+        self.numbers = Numbers()
         self.ids, self.starts, self.ends = np.zeros(0, np.int32), np.zeros(0, np.uint8), np.zeros(0, np.int64)
         self.begins = np.zeros(1, np.int64)
 
@@ -57,6 +63,8 @@ class Chunks:
         Args:
             ends: otherwise it is not known where tokens end, which takes as long as all else.
         """
+        if len(self.numbers) > MOST:
+            self._forget()
         known, numbered = len(self.numbers), []
         for text in texts:
             runs = RUN.findall(text)

@@ -141,12 +141,13 @@ def _remembered(
     group: list[Document], recipe: Recipe, chunks: Chunks | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """`_encoded`, by runs between white space where that gives the same."""
-    by_run = [chunks is not None and not d.entities and of_runs(d.text) for d in group]
-    texts = [d.text for d, short in zip(group, by_run, strict=True) if short]
+    most = PIECE_CHARACTERS
+    by_run = [chunks is not None and len(d.text) <= most and not d.entities and of_runs(d.text) for d in group]
+    texts = [d.text for d, runs in zip(group, by_run, strict=True) if runs]
     quick = iter(()) if chunks is None else chunks.encode(texts, ends=recipe.sentences > 0)
-    slow = _encoded([d for d, short in zip(group, by_run, strict=True) if not short], recipe.tokenizer)
-    for short in by_run:
-        yield next(quick if short else slow)
+    slow = _encoded([d for d, runs in zip(group, by_run, strict=True) if not runs], recipe.tokenizer)
+    for runs in by_run:
+        yield next(quick if runs else slow)
 
 
 def _encoded(group: list[Document], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
