@@ -61,7 +61,7 @@ class Chunks:
         """(ids, unit starts, where each token ends in the text) of each text, special tokens left out.
 
         Args:
-            ends: otherwise it is not known where tokens end, which takes as long as all else.
+            ends: whether the ends are wanted; otherwise there are none.
         """
         if len(self.numbers) > MOST:
             self._forget()

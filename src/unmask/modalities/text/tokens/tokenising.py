@@ -81,7 +81,7 @@ def tokenise(group: list[Document], recipe: Recipe, chunks: Chunks | None = None
     """Tokenise documents and cut them into examples.
 
     Args:
-        chunks: of groups before; None tokenises everything, with the same result.
+        chunks: what is remembered of the groups before; without it everything is tokenised, with the same result.
     """
     tokens: list[np.ndarray] = [np.zeros(0, recipe.dtype)]
     starts: list[np.ndarray] = [np.zeros(0, np.uint8)]
