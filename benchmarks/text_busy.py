@@ -1,15 +1,15 @@
-"""Training and evaluation of text beside other work, and what it costs that threads wait for each other asleep.
+"""Training, evaluation and embedding of text beside other work, by how threads wait for each other.
 
-    python benchmarks/text_busy.py [--parts train evaluate] [--waits asleep spinning] [--per-core 2] [--repeats 3]
-    [--out text_busy.json]
+    python benchmarks/text_busy.py [--parts train evaluate embed] [--waits briefly asleep spinning] [--per-core 2]
+    [--repeats 3] [--out text_busy.json]
 
 Each measurement is a process of its own with a thread per core, once with nothing else running and once beside busy
-processes that this script starts and ends. asleep is how commands run (GOMP_SPINCOUNT=0, `unmask.cli.wait_asleep`),
-spinning is OpenMP's own default. train: --steps steps of a 4 x 256 encoder, 4096 slots each; evaluate: 200 docstrings.
+processes that this script starts and ends. briefly is how commands run (`unmask.cli.wait_briefly`), asleep is without
+any spinning (GOMP_SPINCOUNT=0), spinning is OpenMP's own default. train: --steps steps of a 4 x 256 encoder, 4096 slots
+each; evaluate: 200 docstrings; embed: the same, one at a time.
 
-Bar: beside two busy processes per core at most 5 times the quiet time (fair sharing alone costs 3).
-asleep_over_spinning
-is the quiet time asleep over that spinning: meaningful on a machine with nothing else to do.
+Bar: beside two busy processes per core at most 5 times the quiet time (fair sharing alone costs 3). over_spinning is
+the quiet time over that spinning: meaningful on a machine with nothing else to do.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from beside import processor, quiet_and_busy, timed
+from unmask.cli import BRIEFLY
 
 SLOTS = 128
 SHAPE = {"width": 256, "heads": 4}
@@ -101,11 +102,31 @@ def evaluate(folder: Path, steps: int, repeats: int) -> dict:
     return {"threads": torch.get_num_threads(), "runs": runs}
 
 
+def embed(folder: Path, steps: int, repeats: int) -> dict:
+    import torch
+
+    from unmask.modalities.text.uses.model import load
+
+    texts = json.loads((folder / "held.json").read_text())
+    model = load(folder / "model", precision="fp32")
+
+    def one_by_one() -> None:
+        for text in texts:
+            model.embed(text)
+
+    one_by_one()
+    return {"threads": torch.get_num_threads(), "runs": [timed(one_by_one) for _ in range(repeats)]}
+
+
+PARTS = {"train": train, "evaluate": evaluate, "embed": embed}
+SPINS = {"briefly": BRIEFLY, "asleep": "0", "spinning": None}
+
+
 def in_process(part: str, folder: Path, a: argparse.Namespace, waits: str) -> dict:
     alone = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     environment = {k: v for k, v in os.environ.items() if k not in alone}
-    if waits == "asleep":
-        environment["GOMP_SPINCOUNT"] = "0"
+    if (spins := SPINS[waits]) is not None:
+        environment["GOMP_SPINCOUNT"] = spins
     command = [
         sys.executable,
         __file__,
@@ -122,8 +143,8 @@ def in_process(part: str, folder: Path, a: argparse.Namespace, waits: str) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=["train", "evaluate"], choices=["train", "evaluate"])
-    parser.add_argument("--waits", nargs="+", default=["asleep", "spinning"], choices=["asleep", "spinning"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--waits", nargs="+", default=list(SPINS), choices=list(SPINS))
     parser.add_argument("--per-core", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
@@ -132,7 +153,7 @@ def main() -> None:
     a = parser.parse_args()
     if a.inside:
         part, folder = a.inside
-        print(json.dumps({"train": train, "evaluate": evaluate}[part](Path(folder), a.steps, a.repeats)))
+        print(json.dumps(PARTS[part](Path(folder), a.steps, a.repeats)))
         return
     found: dict = {"processor": processor()}
     print(json.dumps(found), flush=True)
@@ -145,9 +166,9 @@ def main() -> None:
                 found[f"{part} {waits}"] = measured
                 middle[waits] = float(np.median([r["seconds"] for r in measured["quiet"]["runs"]]))
                 print(part, waits, json.dumps(measured), flush=True)
-            if len(middle) == 2:
-                found[f"{part} asleep_over_spinning"] = round(middle["asleep"] / middle["spinning"], 3)
-                print(part, "asleep_over_spinning", found[f"{part} asleep_over_spinning"], flush=True)
+            if "spinning" in middle:
+                found[f"{part} over_spinning"] = {w: round(took / middle["spinning"], 3) for w, took in middle.items()}
+                print(part, "over spinning", found[f"{part} over_spinning"], flush=True)
             Path(a.out).write_text(json.dumps(found, indent=1))
 
 

@@ -1,16 +1,16 @@
-"""Commands let OpenMP's threads wait asleep; what the environment says of it stands."""
+"""Commands let OpenMP's threads wait spinning for a moment, then asleep; what the environment says of it stands."""
 
 import os
 
 import pytest
 
-from unmask.cli import main
+from unmask.cli import BRIEFLY, main
 
 
 @pytest.mark.parametrize(
-    ("said", "found"), [({}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+    ("said", "found"), [({}, BRIEFLY), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
 )
-def test_threads_wait_asleep_unless_told_otherwise(monkeypatch, capsys, said, found):
+def test_threads_spin_briefly_unless_told_otherwise(monkeypatch, capsys, said, found):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.setenv(name, "")  # put back afterwards whatever happens
         monkeypatch.delenv(name)

@@ -20,6 +20,7 @@ from text_corpus import SENTENCES
 from unmask.kernels.fused_linear import FusedLinear, multiplies_bf16, row_blocks
 from unmask.serving.limits import Limits
 from unmask.serving.models import load_served
+from unmask.training.precision import bf16_features
 
 EIGHT_BITS = ("bert", "albert", "mpnet", "roberta", "longformer", "bigbird", "deberta-v3")
 TEXTS = [s[: 10 + 3 * i] for i, s in enumerate(SENTENCES[:5] * 6)]
@@ -66,6 +67,25 @@ def test_with_two_threads(precision: str, tmp_path):
     try:
         check(model.embed)
         check(lambda texts: [row["score"] for row in model.score(texts)])
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.skipif("AMX" in bf16_features(), reason="with AMX a server has one core for each text")
+@pytest.mark.parametrize("shape", [(1152, 384), (384, 1536), (2304, 768), (768, 3072), (1024, 4096)])
+@pytest.mark.parametrize("dtype", [torch.float32, *([torch.bfloat16] if multiplies_bf16() else [])])
+def test_one_core_or_two(shape: tuple[int, int], dtype: torch.dtype):
+    """A server gives a text that comes alone two cores, and one beside others."""
+    half = torch.randn(shape[0], shape[1] // 2)
+    linear = FusedLinear.of(torch.cat([half, -half], 1), torch.zeros(shape[0]), dtype)
+    try:
+        for rows in (16, 48, 64, 128, 448):
+            x = torch.randn(rows, shape[1] // 2).repeat(1, 2).to(dtype)  # sums of 0 but for rounding
+            found = []
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                found.append(linear(x))
+            assert torch.equal(*found), rows
     finally:
         torch.set_num_threads(1)
 

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 from running_server import counting
 from storm import as_json, values
@@ -222,6 +223,57 @@ def test_several_threads_answer_in_order_too():
     found = w.found(40)
     assert all(found[n][1]["lengths"] == [1 + (n + k) % 5 for k in range(9)] for n in range(40))
     w.engine.close()
+
+
+def test_what_comes_alone_has_more_cores(monkeypatch):
+    monkeypatch.setattr(engine, "cores_alone", lambda served: 2)
+    found = []
+
+    def run(texts):
+        found.append((threading.current_thread().name, torch.get_num_threads()))
+        if "held" in texts:
+            go.wait(10)
+        return [len(text) for text in texts]
+
+    def alone(number):
+        while any(w.engine._lanes["m"]._busy):  # an answer is there a moment before its thread is free
+            time.sleep(0.005)
+        w.ask(number, ["alone"])
+        w.found(number + 1)
+
+    w, go = Waiting(run, threads=3), threading.Event()
+    w.go.set()
+    for number in range(5):
+        alone(number)
+    w.ask("held", ["held"])
+    while len(found) < 6:
+        time.sleep(0.005)
+    w.ask("beside", ["beside"])
+    w.found(6)
+    go.set()
+    w.found(7)
+    alone(7)
+    w.engine.close()
+    (beside,) = [one for one in found if one[0] != "m-0"]
+    assert beside[1] == 1
+    assert [one for one in found if one[0] == "m-0"] == [("m-0", 2)] * 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "amx", "expected"),
+    [
+        ("text", "bf16", False, 2),
+        ("text", "int8", False, 2),
+        ("text", "bf16", True, 1),
+        ("text", "fp32", False, 1),
+        ("table", "fp32", False, 1),
+    ],
+)
+def test_two_cores_where_a_text_gains_by_them(kind, precision, amx, expected, monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    monkeypatch.setattr("unmask.training.precision.bf16_features", lambda: ["AMX"] if amx else ["AVX512-bf16"])
+    served = dataclasses.replace(counting(), kind=kind, about={"device": "cpu", "precision": precision})
+    assert engine.cores_alone(served) == expected
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+BRIEFLY = "3000"
+"""Rounds, some 40 microseconds: about as long as one thread is done before the other, and as the next product takes to
+come. Of 0, 100, 300, 1 000, 3 000, 10 000 and 30 000 the least that is nearly as quick as 300 000, OpenMP's own."""
 
-def wait_asleep() -> None:
-    """Threads that share a product wait for each other asleep, not spinning, unless the environment says how they wait.
 
-    OpenMP reads this once, when torch is loaded, so commands set it and importing the library does not. Twelve steps of
-    a small encoder on two cores beside six other processes per core: 53 s spinning, 2.5 s asleep.
+def wait_briefly() -> None:
+    """Threads that share a product wait for each other spinning for a moment, then asleep, unless the environment says
+    how they wait.
+
+    OpenMP reads this once, when torch is loaded, so commands set it and importing the library does not. Spinning for
+    long costs many times the work where another process has taken a core; never spinning costs a third of the speed
+    where none has (`benchmarks/text_busy.py`).
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = "0"
+        os.environ["GOMP_SPINCOUNT"] = BRIEFLY
 
 
 _written_out = warnings.formatwarning
@@ -88,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A person's mistake is one message on stderr and exit code 2, never a traceback."""
     from unmask.errors import UserError, with_flags
 
-    wait_asleep()
+    wait_briefly()
     warnings.formatwarning = _in_one_line
     umask = os.umask(0o077)  # what a command writes may hold rows of patients: it is for its owner alone
     try:

@@ -235,8 +235,11 @@ class Lane:
     def __init__(self, name: str, served: Served, engine: ServingEngine, threads: int) -> None:
         self.name, self.served, self.engine = name, served, engine
         self._jobs: deque[QueuedRequest] = deque()
-        self._ready = threading.Condition()
+        self._lock = threading.Lock()
+        self._first, self._others = threading.Condition(self._lock), threading.Condition(self._lock)
         self._closed = False
+        self._cores_alone = cores_alone(served)
+        self._busy = [False] * threads
         self._began = [0.0] * threads
         self._threads = [
             threading.Thread(target=self._work, args=(number,), name=f"{name}-{number}", daemon=True)
@@ -246,12 +249,16 @@ class Lane:
             thread.start()
 
     def add(self, job: QueuedRequest) -> None:
-        with self._ready:
+        with self._lock:
             if job.request.action == PROBE:
                 self._jobs.appendleft(job)
             else:
                 self._jobs.append(job)
-            self._ready.notify()
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        """The first thread where it has nothing to do, else another."""
+        (self._others if self._busy[0] else self._first).notify()
 
     def busy(self) -> bool:
         """Whether every thread works on what somebody has asked, one of them for less than an answer may take: a probe
@@ -260,31 +267,43 @@ class Lane:
 
     def close(self, until: float) -> None:
         """Work on what is waiting, then end; at most until a time."""
-        with self._ready:
+        with self._lock:
             self._closed = True
-            self._ready.notify_all()
+            self._first.notify_all()
+            self._others.notify_all()
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self, number: int) -> None:
-        if len(self._began) > 1:
-            import torch  # several threads of a core each, instead of one that shares its products out
-
-            torch.set_num_threads(1)
-        while (parts := self._next()) is not None:
+        several = len(self._busy) > 1
+        while (parts := self._next(number)) is not None:
             if parts:
+                if several:
+                    import torch
+
+                    torch.set_num_threads(self._cores(number))
                 self._began[number] = time.monotonic() if parts[0][0].request.action != PROBE else 0.0
                 self._run(parts)
                 self._began[number] = 0.0
 
-    def _next(self) -> list[Part] | None:
-        """Items for one batch: of the oldest job, and of those that may share it; None when all is done."""
+    def _cores(self, number: int) -> int:
+        """For the products of one of several threads: a core each; more for the first one, which takes what comes
+        alone, while no other is at work and nothing waits."""
+        with self._lock:
+            alone = number == 0 and not any(self._busy[1:]) and not self._jobs
+        return self._cores_alone if alone else 1
+
+    def _next(self, number: int) -> list[Part] | None:
+        """Items for one batch of a thread: of the oldest job, and of those that may share it; None when all is done."""
         late: list[QueuedRequest] = []
-        with self._ready:
-            while not self._jobs:
-                if self._closed:
+        with self._lock:
+            self._busy[number] = False
+            while not self._jobs or (number > 0 and not self._busy[0]):
+                if self._closed and not self._jobs:
+                    self._others.notify_all()
                     return None
-                self._ready.wait()
+                (self._others if number else self._first).wait()
+            self._busy[number] = True
             now, remaining, parts = time.monotonic(), deque[QueuedRequest](), list[Part]()
             room, together = self.served.batch_slots, None
             while self._jobs:
@@ -308,7 +327,7 @@ class Lane:
             remaining.extend(self._jobs)
             self._jobs = remaining
             if remaining:
-                self._ready.notify()
+                self._wake_one()
         if late:
             error = Refusal(504, f"no answer within {self.engine.limits.seconds:g} s", hint="Ask for less, or later.")
             self.engine.deliver([(job.request, Reply.of(error)) for job in late])
@@ -338,7 +357,7 @@ class Lane:
         for job, first, end in parts:
             job.answers[first:end] = answers[place : place + end - first]
             place += end - first
-            with self._ready:  # items of one job may be in the hands of several threads
+            with self._lock:  # items of one job may be in the hands of several threads
                 job.left -= end - first
                 whole = job.left == 0
             if whole and not job.request.cancelled:
@@ -349,14 +368,31 @@ class Lane:
 
 def threads_of(served: Served) -> int:
     """How many threads work for a model where it is not said: for texts in bf16 or int8 on a CPU one per core, each
-    with its own requests, since two cores are no sooner done with the short products of one text than one is; else one,
-    whose products have all cores."""
-    about = served.about
-    if served.kind == "text" and about["device"] == "cpu" and about["precision"] in ("bf16", "int8"):
+    with its own requests, since two cores are not twice as soon done with the short products of one batch as one is;
+    else one, whose products have all cores."""
+    if _short_products(served):
         import torch
 
         return torch.get_num_threads()
     return 1
+
+
+def cores_alone(served: Served) -> int:
+    """How many cores the first of several threads has while it is the only one at work: two (more were not tried) for
+    texts in bf16 or int8, since one text through MiniLM-L6 takes 8 ms then instead of 14, with the same bits. One with
+    AMX, where one core was as quick."""
+    if not _short_products(served):
+        return 1
+    import torch
+
+    from unmask.training.precision import bf16_features
+
+    return 1 if "AMX" in bf16_features() else min(2, torch.get_num_threads())
+
+
+def _short_products(served: Served) -> bool:
+    about = served.about
+    return served.kind == "text" and about["device"] == "cpu" and about["precision"] in ("bf16", "int8")
 
 
 def _fit(job: QueuedRequest, room: int, *, first: bool) -> int:

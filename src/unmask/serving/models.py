@@ -8,6 +8,7 @@ import gc
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,15 @@ def without_collection() -> Iterator[None]:
 
 
 def load_served(models: Mapping[str, str], limits: Limits, *, device: str, precision: str) -> dict[str, Served]:
-    """Load models as their modalities serve them."""
-    found = {name: serve(folder, limits, device=device, precision=precision) for name, folder in models.items()}
+    """Load models as their modalities serve them, in a thread of its own that ends with that.
+
+    The threads of OpenMP that its products are shared out to end with it. Kept beside those of the threads that answer,
+    they would be more than there are cores, and then none of them (in GNU's OpenMP) wait awake for the next product:
+    one text through MiniLM-L6 takes 16.5 ms on two cores, and 11 without them.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="loading") as loading:
+        kept = [loading.submit(serve, folder, limits, device=device, precision=precision) for folder in models.values()]
+        found = {name: one.result() for name, one in zip(models, kept, strict=True)}
     return {
         name: dataclasses.replace(one, dialects={**one.dialects, "v2/infer": infer(name, one.verbs)})
         for name, one in found.items()
