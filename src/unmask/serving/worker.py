@@ -64,11 +64,15 @@ def main(number: int) -> None:
 
 
 def _one_thread() -> bool:
-    """Whether this process has a single thread, those of libraries counted."""
+    """Whether this process has a single thread, those of libraries counted. The one that has loaded has ended, and is
+    counted for a moment more."""
+    until = time.monotonic() + 1
     try:
-        return len(os.listdir("/proc/self/task")) == 1
+        while not (alone := len(os.listdir("/proc/self/task")) == 1) and time.monotonic() < until:
+            time.sleep(0.005)
     except OSError:
         return False  # not to be known here
+    return alone
 
 
 def be_copied(pipe: Connection, served: Mapping[str, Served], settings: Mapping[str, Any]) -> None:
