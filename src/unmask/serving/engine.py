@@ -275,12 +275,11 @@ class Lane:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self, number: int) -> None:
-        several = len(self._busy) > 1
+        if several := len(self._busy) > 1:
+            import torch
         while (parts := self._next(number)) is not None:
             if parts:
                 if several:
-                    import torch
-
                     torch.set_num_threads(self._cores(number))
                 self._began[number] = time.monotonic() if parts[0][0].request.action != PROBE else 0.0
                 self._run(parts)
