@@ -14,7 +14,7 @@ import torch
 
 from running_server import counting
 from storm import as_json, values
-from unmask.serving import engine
+from unmask.serving import engine, models
 from unmask.serving.engine import ModelRequest, ServingEngine, threads_of
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
@@ -225,6 +225,15 @@ def test_several_threads_answer_in_order_too():
     w.engine.close()
 
 
+def test_the_thread_that_loads_ends_with_that(monkeypatch):
+    """And with it the threads of OpenMP that it began."""
+    loaded = []
+    monkeypatch.setattr(models, "serve", lambda *_, **__: loaded.append(threading.current_thread()) or counting())
+    assert list(models.load_served({"m": "folder"}, Limits(), device="auto", precision="auto")) == ["m"]
+    assert loaded[0] is not threading.current_thread()
+    assert not loaded[0].is_alive()
+
+
 def test_what_comes_alone_has_more_cores(monkeypatch):
     monkeypatch.setattr(engine, "cores_alone", lambda served: 2)
     found = []
@@ -235,24 +244,25 @@ def test_what_comes_alone_has_more_cores(monkeypatch):
             go.wait(10)
         return [len(text) for text in texts]
 
-    def alone(number):
+    def when_free(number, text):
         while any(w.engine._lanes["m"]._busy):  # an answer is there a moment before its thread is free
             time.sleep(0.005)
-        w.ask(number, ["alone"])
-        w.found(number + 1)
+        w.ask(number, [text])
 
     w, go = Waiting(run, threads=3), threading.Event()
     w.go.set()
     for number in range(5):
-        alone(number)
-    w.ask("held", ["held"])
+        when_free(number, "alone")
+        w.found(number + 1)
+    when_free("held", "held")
     while len(found) < 6:
         time.sleep(0.005)
     w.ask("beside", ["beside"])
     w.found(6)
     go.set()
     w.found(7)
-    alone(7)
+    when_free("last", "alone")
+    w.found(8)
     w.engine.close()
     (beside,) = [one for one in found if one[0] != "m-0"]
     assert beside[1] == 1
