@@ -21,8 +21,8 @@ def wait_briefly() -> None:
     how they wait.
 
     OpenMP reads this once, when torch is loaded, so commands set it and importing the library does not. Spinning for
-    long costs many times the work where another process has taken a core; never spinning costs a third of the speed
-    where none has (`benchmarks/text_busy.py`).
+    long costs many times the work where another process has taken a core; never spinning costs short texts, one at a
+    time, a third of the speed where none has (`benchmarks/text_busy.py`).
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = BRIEFLY

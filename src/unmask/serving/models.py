@@ -92,8 +92,8 @@ def load_served(models: Mapping[str, str], limits: Limits, *, device: str, preci
     one text through MiniLM-L6 takes 16.5 ms on two cores, and 11 without them.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="loading") as loading:
-        kept = [loading.submit(serve, folder, limits, device=device, precision=precision) for folder in models.values()]
-        found = {name: one.result() for name, one in zip(models, kept, strict=True)}
+        how = {"device": device, "precision": precision}
+        found = {name: loading.submit(serve, folder, limits, **how).result() for name, folder in models.items()}
     return {
         name: dataclasses.replace(one, dialects={**one.dialects, "v2/infer": infer(name, one.verbs)})
         for name, one in found.items()
