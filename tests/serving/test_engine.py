@@ -269,6 +269,20 @@ def test_what_comes_alone_has_more_cores(monkeypatch):
     assert [one for one in found if one[0] == "m-0"] == [("m-0", 2)] * 7
 
 
+def test_an_only_thread_has_the_cores_that_torch_was_given():
+    """Whatever another thread has set since: torch makes that the default of threads to come."""
+    given, found = torch.get_num_threads(), []
+    w = Waiting(lambda texts: found.append(torch.get_num_threads()) or [0])
+    w.go.set()
+    other = threading.Thread(target=torch.set_num_threads, args=(given + 1,))
+    other.start()
+    other.join()
+    w.ask(0, ["a"])
+    w.found(1)
+    w.engine.close()
+    assert found == [given]
+
+
 @pytest.mark.parametrize(
     ("kind", "precision", "amx", "expected"),
     [

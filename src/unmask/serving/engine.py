@@ -238,7 +238,8 @@ class Lane:
         self._lock = threading.Lock()
         self._first, self._others = threading.Condition(self._lock), threading.Condition(self._lock)
         self._closed = False
-        self._cores_alone = cores_alone(served)
+        torch = sys.modules.get("torch")  # a model that needs it has loaded it
+        self._cores_alone = cores_alone(served) if threads > 1 else torch.get_num_threads() if torch else 1
         self._busy = [False] * threads
         self._began = [0.0] * threads
         self._threads = [
@@ -275,11 +276,10 @@ class Lane:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self, number: int) -> None:
-        if several := len(self._busy) > 1:
-            import torch
+        torch = sys.modules.get("torch")
         while (parts := self._next(number)) is not None:
             if parts:
-                if several:
+                if torch:  # what another thread has set is the default of this one
                     torch.set_num_threads(self._cores(number))
                 self._began[number] = time.monotonic() if parts[0][0].request.action != PROBE else 0.0
                 self._run(parts)
@@ -287,9 +287,9 @@ class Lane:
 
     def _cores(self, number: int) -> int:
         """For the products of one of several threads: a core each; more for the first one, which takes what comes
-        alone, while no other is at work and nothing waits."""
+        alone, while no other is at work and nothing waits. An only thread has all that torch was given."""
         with self._lock:
-            alone = number == 0 and not any(self._busy[1:]) and not self._jobs
+            alone = number == 0 and not any(self._busy[1:]) and not (self._jobs and len(self._busy) > 1)
         return self._cores_alone if alone else 1
 
     def _next(self, number: int) -> list[Part] | None:
