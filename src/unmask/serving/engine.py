@@ -14,6 +14,7 @@ So a batch is as large as what is waiting, and nobody waits for a batch to fill.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import queue
 import sys
@@ -238,8 +239,9 @@ class Lane:
         self._lock = threading.Lock()
         self._first, self._others = threading.Condition(self._lock), threading.Condition(self._lock)
         self._closed = False
-        torch = sys.modules.get("torch")  # a model that needs it has loaded it
-        self._cores_alone = cores_alone(served) if threads > 1 else torch.get_num_threads() if torch else 1
+        self._torch = importlib.import_module("torch") if threads > 1 else sys.modules.get("torch")
+        given = self._torch.get_num_threads() if self._torch else 1
+        self._cores_alone = cores_alone(served) if threads > 1 else given
         self._busy = [False] * threads
         self._began = [0.0] * threads
         self._threads = [
@@ -276,11 +278,10 @@ class Lane:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self, number: int) -> None:
-        torch = sys.modules.get("torch")
         while (parts := self._next(number)) is not None:
             if parts:
-                if torch:  # what another thread has set is the default of this one
-                    torch.set_num_threads(self._cores(number))
+                if self._torch:  # what another thread has set is the default of this one
+                    self._torch.set_num_threads(self._cores(number))
                 self._began[number] = time.monotonic() if parts[0][0].request.action != PROBE else 0.0
                 self._run(parts)
                 self._began[number] = 0.0
@@ -379,7 +380,7 @@ def threads_of(served: Served) -> int:
 def cores_alone(served: Served) -> int:
     """How many cores the first of several threads has while it is the only one at work: two (more were not tried) for
     texts in bf16 or int8, since one text through MiniLM-L6 takes 8 ms then instead of 14, with the same bits. One with
-    AMX, where one core was as quick."""
+    AMX, where one core was as quick (measured while threads still slept between products)."""
     if not _short_products(served):
         return 1
     import torch
