@@ -35,6 +35,19 @@ def test_hide_sorts_and_masks():
     assert hidden.grid((2, 3)).tolist() == [[False, True, False], [False, False, True]]
 
 
+def test_what_is_causal_at_first_hides_as_any_other_after_that():
+    batch = pack([MODALITIES["text"].example(i, 12) for i in range(4)], slots=24)
+    plain, first = Corruption(), Corruption(causal=0.25)
+    kept = first.draw(batch, seed=3, epoch=2, progress=0.2)
+    assert kept.causal
+    assert kept.flat.tolist() == [i for i in range(48) if i % 12 not in (0, 11)]
+    assert not len(kept.masked)
+    assert not len(kept.random[0])
+    now, then = (c.draw(batch, seed=3, epoch=2, progress=0.25) for c in (first, plain))
+    assert not now.causal
+    assert all(torch.equal(getattr(now, n), getattr(then, n)) for n in ("flat", "action", "bits"))
+
+
 def test_bad_shares_and_ratios_say_what_is_expected():
     with pytest.raises(UserError, match="add up to 1"):
         Replacement(mask=0.8, random=0.3, keep=0.1)

@@ -108,3 +108,35 @@ def test_what_does_not_suit_the_encoder_is_refused():
         EncoderConfig(attention=BlockSparse(block=0))
     with pytest.raises(UserError, match="disentangled positions with Local attention"):
         EncoderConfig(positions=Disentangled(), attention=Local())
+
+
+@pytest.mark.parametrize(
+    "attention", [*GIVEN, *(Disentangled(slots=64, convolution=c) for c in (0, 3))], ids=lambda a: str(a)[:60]
+)
+@pytest.mark.parametrize("slots", [24, 2100])
+def test_a_causal_encoder_sees_nothing_behind_a_slot(attention: Any, slots: int, seed: int):
+    torch.manual_seed(seed)
+    disentangled = isinstance(attention, Disentangled)
+    about = {"positions": attention} if disentangled else {"positions": Learned(slots=slots), "attention": attention}
+    config = EncoderConfig(**SMALL | about)
+    encoder = make_encoder(config).eval()
+    segment = torch.ones(1, slots, dtype=torch.int64)
+    segment[:, slots // 2 :] = 2
+    position = torch.arange(slots)[None] % (slots // 2)
+    x = torch.randn(1, slots, 16)
+    other, at = x.clone(), slots // 2 + 5
+    other[:, at:] += torch.randn(1, slots - at, 16)
+
+    def states(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return encoder(x, segment=segment, position=position, causal=True)
+
+    if (isinstance(attention, BlockSparse) and slots > attention.full_up_to) or (
+        disentangled and attention.convolution
+    ):
+        with pytest.raises(TypeError, match="not causal"):
+            states(x)
+        return
+    found, changed = states(x), states(other)
+    torch.testing.assert_close(found[:, :at], changed[:, :at], rtol=0, atol=1e-5)
+    assert bool((found[:, at:] != changed[:, at:]).any(-1).all())

@@ -76,6 +76,21 @@ MUTANTS = [
         (MODEL, "there.flatten().index_fill(0, on_host(hidden.flat), False)", "there.flatten()"),
     ),
     mutant(
+        1,
+        "causal: a slot sees the next one",
+        (ATTENTION, "mask & (back >= 0) if self.causal", "mask & (back >= -1) if self.causal"),
+    ),
+    mutant(
+        1,
+        "causal: a slot is predicted from itself",
+        (MODEL, "wanted=wanted - 1, causal=True", "wanted=wanted, causal=True"),
+    ),
+    mutant(
+        1,
+        "causal: an example's first slot is predicted from the example before",
+        (CORRUPTION, "(batch.maskable & follows)", "batch.maskable"),
+    ),
+    mutant(
         2,
         "in place: position dropped",
         (
@@ -232,7 +247,7 @@ MUTANTS = [
     mutant(
         4,
         "window ignored for the needed slots",
-        (ATTENTION, "if window is not None:\n            ", "if window is not None and queries is None:\n            "),
+        (ATTENTION, "mask if window is None else", "mask if window is None or queries is not None else"),
     ),
     mutant(
         5,

@@ -10,7 +10,7 @@ import torch
 from latent_cases import TARGETS, learner, view_batch
 from tiny import NEVER, Setup, numbers, ratio_corruption, with_action
 from unmask.core.batch import pack
-from unmask.core.corruption import KEEP, MASK, RANDOM
+from unmask.core.corruption import KEEP, MASK, RANDOM, Corruption
 
 
 def drawn(setup: Setup, action: int):
@@ -71,6 +71,31 @@ def test_what_a_missing_slot_holds_is_never_read(setup: Setup):
     other = dataclasses.replace(batch, values=batch.values | {setup.modality.raw: raw})
     with torch.no_grad():
         assert torch.equal(numbers(setup.model(batch, hidden)), numbers(setup.model(other, hidden)))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_causal_prediction_depends_on_its_example_before_it_and_on_nothing_else(setup: Setup, training: bool):
+    if not setup.in_place:
+        pytest.skip("the encoder sees visible slots alone")
+    batch = pack(setup.examples(12, 9, 17), slots=32)
+    hidden = Corruption(causal=0.5).draw(batch, seed=setup.seed, progress=0.4)
+    model, order = setup.model.train(training), batch.position + 1000 * batch.index
+    assert torch.equal(hidden.grid(batch.shape), batch.maskable & (batch.position > 0))
+
+    def of(flat: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        values = setup.modality.changed(batch.values, changed) if len(changed) else batch.values
+        with torch.no_grad():
+            return numbers(model(dataclasses.replace(batch, values=values), hidden, flat))
+
+    nothing = hidden.flat[:0]
+    for place in hidden.flat[[0, 5, 11, len(hidden) // 2, -1]].tolist():
+        one = torch.tensor([place])
+        same = (batch.index == batch.index.flatten()[place]).flatten()
+        behind = (order >= order.flatten()[place]).flatten() | ~same
+        behind = (behind & batch.maskable.flatten()).nonzero().flatten()
+        torch.testing.assert_close(of(one, behind), of(one, nothing), rtol=0, atol=1e-5)
+        if bool(batch.maskable.flatten()[place - 1]):
+            assert not torch.equal(of(one, one - 1), of(one, nothing))
 
 
 @pytest.mark.parametrize("gradients", [False, True])

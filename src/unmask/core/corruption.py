@@ -314,6 +314,7 @@ class Hidden:
         maskable: where they have weights, slots of the batch that could have been hidden.
         per_slot: for losses over all slots: `total_weight` / real slots of the whole optimiser step; None: that of this
             batch.
+        causal: nothing is replaced, and each slot is predicted from those before it in its example.
     """
 
     flat: Tensor
@@ -322,6 +323,7 @@ class Hidden:
     weight: Tensor | None = None
     maskable: int | None = None
     per_slot: float | None = None
+    causal: bool = False
 
     def __len__(self) -> int:
         return int(self.flat.shape[0])
@@ -377,9 +379,13 @@ class Corruption:
     static: bool = False
     """Static masks are the same in every epoch (the original BERT data preparation); dynamic is the default."""
     weigh: Weigh | None = None
+    causal: float = 0.0
+    """Share of the run, from its start, in which nothing is hidden and every slot is predicted from those before it."""
 
     def draw(self, batch: PackedBatch, *, seed: int, epoch: int = 0, progress: float = 0.0) -> Hidden:
         """Draw the hidden slots of a batch and what replaces them."""
+        if progress < self.causal:
+            return each_from_those_before(batch)
         key = (seed, 0 if self.static else epoch)
         slots = maskable_slots(batch)
         chosen = self.select(slots, key=key, progress=progress)
@@ -410,6 +416,16 @@ def hide(flat: Tensor) -> Hidden:
         flat=flat,
         action=torch.full(flat.shape, MASK, dtype=torch.int8, device=flat.device),
         bits=torch.zeros_like(flat),
+    )
+
+
+def each_from_those_before(batch: PackedBatch) -> Hidden:
+    """Every maskable slot that has one before it in its example, to be predicted from those (causal modelling)."""
+    follows = torch.zeros(batch.shape, dtype=torch.bool)
+    follows[:, 1:] = batch.segment[:, 1:] == batch.segment[:, :-1]
+    flat = (batch.maskable & follows).flatten().nonzero().flatten()
+    return Hidden(
+        flat=flat, action=torch.full(flat.shape, KEEP, dtype=torch.int8), bits=torch.zeros_like(flat), causal=True
     )
 
 

@@ -45,6 +45,7 @@ class AttentionLayout:
         shared: what an encoder's layers share besides, such as a table of relative positions.
         packed: where given, all slots stand side by side in one row and attention is computed by example.
         wanted: then the slots that the last layer must compute.
+        causal: no slot sees a later position.
     """
 
     segment: Int[Tensor, "rows slots"]
@@ -52,6 +53,7 @@ class AttentionLayout:
     shared: dict[str, Any] = field(default_factory=dict)
     packed: PackedLayout | None = None
     wanted: QuerySubset | None = None
+    causal: bool = False
     _masks: dict[Any, Tensor] = field(default_factory=dict)
     _once: dict[Any, tuple[Tensor | None, Tensor]] = field(default_factory=dict)
 
@@ -63,9 +65,11 @@ class AttentionLayout:
         def made() -> Tensor:
             seg_q = self.segment if queries is None else self.segment.gather(1, queries)
             mask = seg_q[:, :, None] == self.segment[:, None, :]
-            if window is not None:
+            if window is not None or self.causal:
                 pos_q = self.position if queries is None else self.position.gather(1, queries)
-                mask = mask & ((pos_q[:, :, None] - self.position[:, None, :]).abs() <= window)
+                back = pos_q[:, :, None] - self.position[:, None, :]
+                mask = mask if window is None else mask & (back.abs() <= window)
+                mask = mask & (back >= 0) if self.causal else mask
             return mask[:, None]
 
         return self.once(("bool", window), queries, made)
@@ -116,7 +120,7 @@ class AttentionLayout:
 
     def everything_seen(self) -> bool:
         """True when no mask is needed: one example fills each row."""
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        if torch.jit.is_tracing() or self.causal:  # type: ignore[attr-defined]
             return False  # an exported graph must do for all batches
         if "all" not in self._masks:
             segment = on_host(self.segment)
@@ -151,14 +155,15 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, window: in
     """CUDA, half precision: flatten to (tokens, cumulative lengths), no padding and no mask. None if not possible."""
     if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or not _flash_takes(q):
         return None
-    if window is not None and not layout.consecutive():
+    if (window is not None or layout.causal) and not layout.consecutive():
         return None
     from torch.nn.attention.varlen import varlen_attn
 
     cumulative, longest = layout.cumulative()
     rows, heads, slots, depth = q.shape
     flat_q, flat_k, flat_v = (t.transpose(1, 2).reshape(rows * slots, heads, depth) for t in (q, k, v))
-    reach = (-1, -1) if window is None else (window, window)
+    far = -1 if window is None else window
+    reach = (far, 0 if layout.causal else far)
     out = varlen_attn(flat_q, flat_k, flat_v, cumulative, cumulative, longest, longest, window_size=reach)
     return out.view(rows, slots, heads, depth).transpose(1, 2)  # type: ignore[union-attr]
 
@@ -198,7 +203,8 @@ def attend(
         return mixed.transpose(0, 1)[None]
     if queries is None and not dropout and (out := _varlen(q, k, v, layout, window)) is not None:
         return out
-    if window is not None and queries is None and long_for(window, int(k.shape[-2])) and layout.ascending():
+    long = window is not None and queries is None and long_for(window, int(k.shape[-2]))
+    if window is not None and long and not layout.causal and layout.ascending():
         return banded(q, k, v, layout, window, dropout=dropout)
     unmasked = window is None and layout.everything_seen()
     training = torch.is_grad_enabled() and q.requires_grad

@@ -187,9 +187,12 @@ class DisentangledEncoder(Encoder):
         segment: Int[Tensor, "rows slots"],
         position: Int[Tensor, "rows slots"],
         wanted: Int[Tensor, " wanted"] | None = None,
+        causal: bool = False,
     ) -> Tensor:
         if not self.kind.convolution:
-            return super().forward(x, segment=segment, position=position, wanted=wanted)
+            return super().forward(x, segment=segment, position=position, wanted=wanted, causal=causal)
+        if causal:
+            raise TypeError("an encoder with a convolution over neighbours is not causal")
         x, _layout = self._below(x, segment, position, self.config.layers)
         return x if wanted is None else x.flatten(0, 1).index_select(0, wanted)
 

@@ -121,7 +121,7 @@ class LocalGlobalAttention(LocalAttention):
         assert window is not None
         first = (layout.position == 0) & (layout.segment != 0)
         dropout = self.weight_dropout
-        if long_for(window, int(x.shape[1])) and layout.ascending():
+        if long_for(window, int(x.shape[1])) and not layout.causal and layout.ascending():
             mixed = banded(q, k, v, layout, window, dropout=dropout, extra=_numbered(first))
         else:
             allowed = layout.allowed(None) & (layout.allowed(window) | first[:, None, None])
@@ -147,8 +147,7 @@ class LocalGlobalAttention(LocalAttention):
         """What the first slots make of all of their segment, written in their places."""
         slots = where.clamp_min(0)
         q, k, v = self.project(x, slots, self.qkv_global)
-        allowed = layout.segment.gather(1, slots)[..., None] == layout.segment[:, None]
-        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], dropout_p=dropout)
+        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=layout.allowed(None, slots), dropout_p=dropout)
         row, column = (where >= 0).nonzero(as_tuple=True)
         return mixed.index_put((row, where[row, column]), seen.transpose(1, 2).flatten(2)[row, column])
 
@@ -274,6 +273,8 @@ class BlockSparseAttention(SelfAttention):
         block, limit = self.kind.block, self.kind.full_up_to
         if q.shape[2] <= limit:
             return super().mix(q, k, v, layout, queries)
+        if layout.causal:
+            raise TypeError(f"block-sparse attention of rows longer than {limit} slots is not causal")
         dropout = self.weight_dropout
         parts = _Separated.of(layout, block)
         mixed = torch.zeros_like(q)

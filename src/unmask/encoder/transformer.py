@@ -256,12 +256,14 @@ class Encoder(nn.Module):
         segment: Int[Tensor, "rows slots"],
         position: Int[Tensor, "rows slots"],
         wanted: Int[Tensor, " wanted"] | None = None,
+        causal: bool = False,
     ) -> Tensor:
         """Encode.
 
         Args:
             wanted: ascending flat slot numbers. Only these are computed in the last layer and returned, as
                 (wanted, width): exact, and one layer cheaper by most of its cost.
+            causal: no slot sees those behind it (full and local attention).
         """
         stack = [self.layers[i] for i in self.config.layer_order]
         x = self.stem(x, position)
@@ -269,12 +271,12 @@ class Encoder(nn.Module):
             # The residual stream is kept in the compute type: half the memory traffic of every norm and sum.
             x = x.to(torch.get_autocast_dtype(x.device.type))
         shape = segment.shape
-        packed = self.side_by_side(segment)
+        packed = None if causal else self.side_by_side(segment)
         if packed is not None:
             x = x.flatten(0, 1).index_select(0, packed.source)[None]
             segment, position = (t.flatten()[packed.source][None] for t in (segment, position))
         layout = self.layout(segment, position)
-        layout.packed = packed
+        layout.packed, layout.causal = packed, causal
         if wanted is None:
             for layer in stack:
                 x = layer(x, layout)

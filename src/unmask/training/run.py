@@ -242,7 +242,8 @@ class TrainingRun:
     def _evaluation_due(self, report: StepReport) -> bool:
         every = self.settings.validate_every
         due = self.step % every == 0 if every else report.progress >= self.next_evaluation
-        return due and bool(self.job.validation)
+        hidden_yet = report.progress >= self.job.corruption.causal  # else the model has not met a mask
+        return due and hidden_yet and bool(self.job.validation)
 
     def _evaluate(self, progress: float) -> bool:
         """Validate, and keep the weights where they are the best so far; whether the run is to stop."""

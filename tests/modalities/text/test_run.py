@@ -105,6 +105,17 @@ def test_it_learns_and_leaves_a_whole_folder(architecture, recipe, corpus, tmp_p
     assert kept == pytest.approx(records[-2]["validation_loss"])
 
 
+def test_a_model_is_judged_once_it_has_met_a_mask(corpus, tmp_path):
+    out = tmp_path / "run"
+    made = pretrain(str(corpus), out, settings=settings(steps=8, causal=0.5, validate_every=1, patience=1))
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    looks = [r["step"] for r in records if r["kind"] == "validation"]
+    assert looks[0] == 5
+    assert made.result.steps > 4
+    hidden = [r["hidden_slots"] for r in records if r["kind"] == "train"]
+    assert min(hidden[:4]) > 200 > 100 > max(hidden[4:5])
+
+
 def losses(folder):
     records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [r["loss"] for r in records if r["kind"] == "train"]

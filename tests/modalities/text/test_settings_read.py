@@ -45,6 +45,7 @@ OTHER = {
     "tokenizer_kind": "bpe",
     "lowercase": True,
     "strip_accents": True,
+    "causal": 0.5,
     "ratio": 0.4,
     "ratio_end": 0.6,
     "density": "uniform",
@@ -103,7 +104,10 @@ PATHS = {
     "visible_only": {"architecture": "visible_only"},
     "detection": {"recipe": "bert", "objective": "detection"} | dict.fromkeys(ALWAYS_RANDOM, "random"),
 }
-IDLE = {"visible_only": ("mask", "random", "keep", *REFUSED), "detection": ("architecture", "spread")}
+IDLE = {
+    "visible_only": ("causal", "mask", "random", "keep", *REFUSED),
+    "detection": ("architecture", "causal", "spread"),
+}
 
 
 @pytest.mark.parametrize(("path", "name"), [(p, n) for p in IDLE for n in OTHER if n not in PATHS[p]])

@@ -50,6 +50,9 @@ class TextSettings:
         lowercase: a tokenizer trained on the corpus reads texts in small letters.
         strip_accents: it reads é as e and ö as o. Marks that a script spells with (vowel signs of Hindi, Thai and
             Arabic) stay.
+        causal: share of the run, from its start, in which every token is predicted from those before it, and none is
+            hidden; what is learnt so is of use when hidden ones are predicted from both sides
+            (docs/explanation/measured-text.md; training on both is GPT-BERT's, Charpentier & Samuel 2024).
         ratio: share of the slots to hide.
         ratio_end: the share at the run's end, reached linearly; None keeps `ratio`.
         density: 'fixed': every example hides the share `ratio`. 'uniform': each draws its own, of all of (0, 1), anew
@@ -96,6 +99,7 @@ class TextSettings:
     tokenizer: str | None = None
     lowercase: bool = False
     strip_accents: bool = False
+    causal: float = 0.15
     ratio: float = 0.3
     ratio_end: float | None = 0.15
     density: Literal["fixed", "uniform", "bell"] = "fixed"
@@ -120,7 +124,7 @@ class TextSettings:
     def __post_init__(self) -> None:
         check_types(self)
         require_counts(self, "width", "layers", "heads", "slots", "vocabulary")
-        require_shares(self, "holdout", "dropout")
+        require_shares(self, "causal", "holdout", "dropout")
         require(self, lambda v: 0 <= v <= 1, "a share from 0 to 1", "sentences")
         require(self, lambda v: 0 < v < 1, "a share between 0 and 1, neither included", "ratio", "ratio_end")
         require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "generator")
@@ -135,6 +139,8 @@ class TextSettings:
         idle = {
             "generator": self.objective != "detection" and f"without {setting('objective', 'detection')}",
             "spread": self.density != "bell" and f"without {setting('density', 'bell')}",
+            "causal": (self.objective != "masked" and f"with {setting('objective', self.objective)}")
+            or (self.architecture != "in_place" and f"with {setting('architecture', self.architecture)}"),
             "hide": self.select is not None and f"with {setting('select', self.select)}",
         }
         for name in (name for name in idle if idle[name] and changed(self, name)):
@@ -162,6 +168,11 @@ class TextSettings:
         require_whole_rows(self)
 
     @property
+    def causal_share(self) -> float:
+        """`causal`, where hidden tokens are predicted in place."""
+        return self.causal if (self.objective, self.architecture) == ("masked", "in_place") else 0.0
+
+    @property
     def attention_heads(self) -> int:
         """`heads`, or as many as there are.
 
@@ -176,6 +187,7 @@ class TextSettings:
 
 BERT = {
     "recipe": "bert",
+    "causal": 0.0,
     "ratio": 0.15,
     "ratio_end": None,
     "mask": 0.8,
@@ -195,7 +207,7 @@ ROBERTA = {**BERT, **CASED, "tokenizer_kind": "bpe"}
 ELECTRA = {**BERT, **CASED, "objective": "detection", "mask": 1.0, "random": 0.0, "keep": 0.0}
 """Clark et al. 2020, section 2 and appendix A: 15 % masked, all of them behind [MASK]; loss weight 50."""
 
-MODERN = {"recipe": "modern", "ratio": 0.3, "ratio_end": None, "mask": 1.0, "random": 0.0, "keep": 0.0}
+MODERN = {"recipe": "modern", "causal": 0.0, "ratio": 0.3, "ratio_end": None, "mask": 1.0, "random": 0.0, "keep": 0.0}
 """Warner et al. 2024 (ratio 0.3) and Wettig et al. 2023 (mask alone does as well as 80/10/10 at higher ratios)."""
 
 DIFFUSION = {

@@ -69,7 +69,16 @@ MEASURED = 0.5
 
 OF_A_NEW_MODEL = (
     *("recipe", "objective", "generator", "architecture", "width", "layers", "heads", "inner", "initial_attention"),
-    *("initial_embeddings", "vocabulary", "tokenizer_kind", "tokenizer", "lowercase", "strip_accents", "dropout"),
+    *(
+        "causal",
+        "initial_embeddings",
+        "vocabulary",
+        "tokenizer_kind",
+        "tokenizer",
+        "lowercase",
+        "strip_accents",
+        "dropout",
+    ),
 )
 """Settings that the model to adapt has already."""
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,10 @@ class TextPretraining(Pretrainable[TextRun]):
             start_from_counts(model, self.settings, frequencies, self._co_occurrences(out))
         size = sum(p.numel() for p in model.parameters())
         say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {size / 1e6:.1f} M parameters")
-        return make_job(model, cache, self.tokenizer, self.settings)
+        job = make_job(model, cache, self.tokenizer, self.settings)
+        if share := self.settings.causal_share:
+            say(f"the first {share:.0%} of the run: each token from those before it; then hidden ones from both sides")
+        return replace(job, corruption=replace(job.corruption, causal=share))
 
     def save(self, out: Path, model: torch.nn.Module) -> None:
         source = "texts in memory" if self.texts is not None else source_name(self.data)
