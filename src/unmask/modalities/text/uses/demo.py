@@ -23,6 +23,7 @@ SETTINGS: dict[str, Any] = {
     "heads": 4,
     "slots": 128,
     "vocabulary": 8192,
+    "causal": 0.0,
     "ratio": 0.25,
     "ratio_end": 0.15,
     "mask": 1.0,
