@@ -187,6 +187,8 @@ class MaskedModel(nn.Module, Generic[CodecT]):
         Args:
             wanted: ascending flat slot numbers to predict, a subset of the hidden ones; default all of them.
         """
+        if hidden.causal and self.visible_only:
+            raise TypeError("the visible-only architecture is not causal: use Corruption(causal=0)")
         wanted = hidden.flat if wanted is None else wanted
         states = (
             self._visible_only(batch, hidden, wanted) if self.visible_only else self._in_place(batch, hidden, wanted)

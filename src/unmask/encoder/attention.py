@@ -119,9 +119,9 @@ class AttentionLayout:
         return self._masks["cumulative"], int(self._masks["longest"])
 
     def everything_seen(self) -> bool:
-        """True when no mask is needed: one example fills each row."""
+        """True when no mask is needed: one example fills each row, and all of it is seen."""
         if torch.jit.is_tracing() or self.causal:  # type: ignore[attr-defined]
-            return False  # an exported graph must do for all batches
+            return False  # traced: an exported graph must do for all batches
         if "all" not in self._masks:
             segment = on_host(self.segment)
             self._masks["all"] = (segment == segment[:, :1]).all()

@@ -157,7 +157,7 @@ class TextPretraining(Pretrainable[TextRun]):
         say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {size / 1e6:.1f} M parameters")
         job = make_job(model, cache, self.tokenizer, self.settings)
         if share := self.settings.causal_share:
-            say(f"the first {share:.0%} of the run: each token from those before it; then hidden ones from both sides")
+            say(f"the first {share:.0%} of the run predicts each token from those before it; the rest, hidden ones")
         return replace(job, corruption=replace(job.corruption, causal=share))
 
     def save(self, out: Path, model: torch.nn.Module) -> None:
