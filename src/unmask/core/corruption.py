@@ -423,10 +423,8 @@ def each_from_those_before(batch: PackedBatch) -> Hidden:
     """Every maskable slot that has one before it in its example, to be predicted from those (causal modelling)."""
     follows = torch.zeros(batch.shape, dtype=torch.bool)
     follows[:, 1:] = batch.segment[:, 1:] == batch.segment[:, :-1]
-    flat = (batch.maskable & follows).flatten().nonzero().flatten()
-    return Hidden(
-        flat=flat, action=torch.full(flat.shape, KEEP, dtype=torch.int8), bits=torch.zeros_like(flat), causal=True
-    )
+    hidden = hide((batch.maskable & follows).flatten().nonzero().flatten())
+    return replace(hidden, action=torch.full_like(hidden.action, KEEP), causal=True)
 
 
 @dataclass(frozen=True, kw_only=True)

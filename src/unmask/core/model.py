@@ -196,12 +196,11 @@ class MaskedModel(nn.Module, Generic[CodecT]):
         return self.codec.predict(states, WantedSlots(batch, hidden, wanted))
 
     def _in_place(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor) -> Tensor:
-        if hidden.causal:
-            x = self.codec.embed(batch.values, torch.zeros_like(batch.segment, dtype=torch.bool))
-            return self.encoder(x, segment=batch.segment, position=batch.position, wanted=wanted - 1, causal=True)
         masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
         masked[hidden.masked] = True
         x = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
+        if hidden.causal:
+            return self.encoder(x, segment=batch.segment, position=batch.position, wanted=wanted - 1, causal=True)
         if (
             out := batch_invariant_states(self.encoder, x, batch.segment, batch.position, wanted, decode=True)
         ) is not None:

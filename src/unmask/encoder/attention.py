@@ -93,6 +93,10 @@ class AttentionLayout:
             cached = self._once[key] = (queries, make())
         return cached[1]
 
+    def in_bands(self, window: int, slots: int) -> bool:
+        """Whether rows of so many slots are worked out in bands, which reach to both sides."""
+        return not self.causal and long_for(window, slots) and self.ascending()
+
     def ascending(self) -> bool:
         """Whether positions rise along each segment, as bands need it."""
         if "ascending" not in self.shared:
@@ -203,8 +207,7 @@ def attend(
         return mixed.transpose(0, 1)[None]
     if queries is None and not dropout and (out := _varlen(q, k, v, layout, window)) is not None:
         return out
-    long = window is not None and queries is None and long_for(window, int(k.shape[-2]))
-    if window is not None and long and not layout.causal and layout.ascending():
+    if window is not None and queries is None and layout.in_bands(window, int(k.shape[-2])):
         return banded(q, k, v, layout, window, dropout=dropout)
     unmasked = window is None and layout.everything_seen()
     training = torch.is_grad_enabled() and q.requires_grad

@@ -20,7 +20,7 @@ from unmask.encoder.config import EncoderConfig, Rotary
 from unmask.encoder.full import SelfAttention
 from unmask.encoder.kinds import BlockSparse, Local, LocalGlobal
 from unmask.encoder.transformer import Encoder
-from unmask.kernels.bands import banded, long_for
+from unmask.kernels.bands import banded
 from unmask.kernels.inference_attention import GroupedBatch, InferenceAttention, weighted_sum
 from unmask.kernels.packed_attention import example_starts
 
@@ -121,7 +121,7 @@ class LocalGlobalAttention(LocalAttention):
         assert window is not None
         first = (layout.position == 0) & (layout.segment != 0)
         dropout = self.weight_dropout
-        if long_for(window, int(x.shape[1])) and not layout.causal and layout.ascending():
+        if layout.in_bands(window, int(x.shape[1])):
             mixed = banded(q, k, v, layout, window, dropout=dropout, extra=_numbered(first))
         else:
             allowed = layout.allowed(None) & (layout.allowed(window) | first[:, None, None])

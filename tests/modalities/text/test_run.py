@@ -114,6 +114,7 @@ def test_a_model_is_judged_once_it_has_met_a_mask(corpus, tmp_path):
     assert made.result.steps > 4
     hidden = [r["hidden_slots"] for r in records if r["kind"] == "train"]
     assert min(hidden[:4]) > 200 > 100 > max(hidden[4:5])
+    assert "of each token from those before it in the first 50% of the run" in (out / "report.html").read_text()
 
 
 def losses(folder):

@@ -69,16 +69,8 @@ MEASURED = 0.5
 
 OF_A_NEW_MODEL = (
     *("recipe", "objective", "generator", "architecture", "width", "layers", "heads", "inner", "initial_attention"),
-    *(
-        "causal",
-        "initial_embeddings",
-        "vocabulary",
-        "tokenizer_kind",
-        "tokenizer",
-        "lowercase",
-        "strip_accents",
-        "dropout",
-    ),
+    *("initial_embeddings", "vocabulary", "tokenizer_kind", "tokenizer", "lowercase", "strip_accents", "dropout"),
+    "causal",
 )
 """Settings that the model to adapt has already."""
 

@@ -173,7 +173,7 @@ class TextPretraining(Pretrainable[TextRun]):
         return TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache) | self.rule)
 
     def report(self, finished: TextRun) -> None:
-        write_report(finished)
+        write_report(finished, causal=self.settings.causal_share)
 
 
 @also_called(REFUSED, **ARGUMENTS)
@@ -259,8 +259,9 @@ def make_job(
     )
 
 
-def write_report(finished: TextRun, *, notes: Sequence[str] = ()) -> Path:
-    """report.html of a run: the figures, the curves, and what the model makes of held-out text."""
+def write_report(finished: TextRun, *, notes: Sequence[str] = (), causal: float = 0.0) -> Path:
+    """report.html of a run: the figures, the curves, and what the model makes of held-out text; `causal` is the share
+    of the run whose training loss is of tokens predicted from those before them."""
     from unmask.evaluation.report import Report, training_curves
 
     r = finished.result
@@ -274,6 +275,8 @@ def write_report(finished: TextRun, *, notes: Sequence[str] = ()) -> Path:
         "Padding waste": f"{r.padding_waste:.1%}",
         "Precision": r.precision,
     }
+    if causal:
+        facts["Training loss and accuracy"] = f"of each token from those before it in the first {causal:.0%} of the run"
     report.facts(facts)
     if notes:
         report.section("Did it help?", "\n\n".join(notes))
