@@ -10,7 +10,7 @@ import torch
 
 from text_corpus import SENTENCES
 from text_corpus import made_model as make
-from unmask.modalities.text.uses.evaluate import likelihood, training_frequencies
+from unmask.modalities.text.uses.evaluate import likelihood, training_frequencies, windows
 
 
 def test_a_model_that_knows_nothing_gives_every_token_alike():
@@ -45,6 +45,19 @@ def test_long_texts_are_cut_and_a_share_of_the_texts_is_enough():
     assert whole["nelbo_texts"] == 30
     assert 1 <= some["nelbo_texts"] < 10
     assert some["nelbo"] == pytest.approx(whole["nelbo"], rel=0.2)
+
+
+def test_windows_are_as_long_as_the_pieces_of_training():
+    model, text = make(), " ".join(SENTENCES[:4])
+    assert len(windows(model, [text])[0]) == 1
+    model.folder.settings["trained_slots"] = 16
+    examples, document = windows(model, [text, text])
+    assert {len(e) for e in examples[:3]} <= {15, 16}  # a word is not cut
+    assert len(examples) >= 6
+    assert document == sorted(document)
+    assert set(document) == {0, 1}
+    assert max(map(len, examples)) <= 16
+    assert model.evaluate([text])["hidden_slots"] > 0
 
 
 def test_unknown_words_are_not_counted_and_leave_no_bits_per_byte():

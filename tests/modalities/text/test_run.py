@@ -406,6 +406,8 @@ def test_a_model_of_our_own_is_adapted_at_a_quarter_of_its_rate(corpus, tmp_path
     adapt(base, str(corpus), tmp_path / "once", settings=adapt_settings({**SHORT, "steps": 1}, base), console=False)
     assert adapt_settings({}, tmp_path / "once").train.learning_rate == pytest.approx(5e-4)
     about = json.loads((tmp_path / "once" / "unmask.json").read_text())
+    first = json.loads((base / "unmask.json").read_text())
+    assert about["trained_slots"] == first["trained_slots"] == first["text"]["slots"]
     about["text"]["train"]["learning_rate"] = 3e-4  # of another objective: that of `adapt --for embedding`
     for known, expected in (("fast", 1e-4), (5e-4, 5e-4)):
         (tmp_path / "once" / "unmask.json").write_text(json.dumps({**about, "adapt_rate": known}))

@@ -317,6 +317,7 @@ class TextAdaptation(Pretrainable[Adapted]):
                 "text": kept,
                 "adapted_from": self.origin,
                 "start": start_of(loaded.settings),
+                "trained_slots": max(loaded.trained_slots, self.settings.slots),
                 "lengths": lengths_of(self.cache),
                 "adapt_rate": self.settings.train.learning_rate,
                 "before": self.before,
@@ -428,8 +429,7 @@ fine-tuning of zero-shot models'): what lies between is often better than either
 
 def embedded_slots(folder: TextFolder) -> int:
     """Longest text that the model's vectors are of, in tokens; an adapted one reads as far as its start did."""
-    longest = folder.model.encoder.config.longest or 512
-    return min(longest, folder.sentences.slots or longest)
+    return min(folder.slots, folder.sentences.slots or folder.slots)
 
 
 class VectorGuard:

@@ -82,8 +82,19 @@ class TextFolder:
         count = sum(p.numel() for p in self.model.parameters())
         return (
             f"{self.family.name}: {count / 1e6:.3g} M parameters, {config.layers} layers of {config.width}, "
-            f"vocabulary {codec.vocabulary}, up to {config.longest or 512} tokens"
+            f"vocabulary {codec.vocabulary}, up to {self.slots} tokens"
         )
+
+    @property
+    def slots(self) -> int:
+        """Longest text that the model takes, in tokens, special ones included."""
+        return self.model.encoder.config.longest or 512
+
+    @property
+    def trained_slots(self) -> int:
+        """Longest text that it learnt from, where unmask.json says so; longer ones it predicts less well. Else
+        `slots`."""
+        return self.settings.get("trained_slots") or self.slots
 
     def head(self) -> TaskHead | None:
         """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""
@@ -434,7 +445,7 @@ class LoadedText:
     @property
     def slots(self) -> int:
         """Longest text in tokens, special ones included."""
-        return self.model.encoder.config.longest or 512
+        return self.folder.slots
 
     def require_head(self) -> None:
         """Refuse a checkpoint without a masked-LM head, whose predictions would be random."""

@@ -163,6 +163,7 @@ class TextPretraining(Pretrainable[TextRun]):
     def save(self, out: Path, model: torch.nn.Module) -> None:
         source = "texts in memory" if self.texts is not None else source_name(self.data)
         about = {"text": asdict(self.settings), "source": source, "lengths": lengths_of(self.cache)}
+        about["trained_slots"] = self.settings.slots
         about["corpus"] = corpus = corpus_of(self.cache, self.tokenizer)
         self.rule = {k: v for k, v in corpus.items() if k == "most_frequent"}
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder

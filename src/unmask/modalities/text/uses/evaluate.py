@@ -44,8 +44,9 @@ def evaluate(
     """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
 
     Beside them `most_frequent_accuracy`: that of always guessing the most frequent token (`most_frequent`) of
-    `frequencies`. Long texts are cut into windows of as many tokens as the model takes. `unknown_share`: of the tokens,
-    those that are unknown ([UNK]), which are never hidden, so that the figures are of the others alone.
+    `frequencies`. Long texts are cut into windows as long as the pieces that the model was trained on.
+    `unknown_share`: of the tokens, those that are unknown ([UNK]), which are never hidden, so that the figures are of
+    the others alone.
 
     Args:
         frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
@@ -111,11 +112,11 @@ def judged_shown(found: Mapping[str, Any]) -> Shown:
 
 
 def windows(model: LoadedText, texts: Sequence[str]) -> tuple[list[Example], list[int]]:
-    """Texts cut into examples the model can take, and the number of the text each comes from."""
+    """Texts cut into examples as long as those the model was trained on, and the number of the text each comes from."""
     examples: list[Example] = []
     document: list[int] = []
     before, after = model.tokenizer.before, model.tokenizer.after
-    room = model.slots - len(before) - len(after)
+    room = model.folder.trained_slots - len(before) - len(after)
     for number, e in enumerate(model.tokenizer.encode(list(texts), specials=False)):
         starts = np.ones(len(e), np.uint8)
         starts[1:] = e.units[1:] != e.units[:-1]
