@@ -94,7 +94,7 @@ class TextFolder:
     def trained_slots(self) -> int:
         """Longest text that it learnt from, where unmask.json says so; longer ones it predicts less well. Else
         `slots`."""
-        return self.settings.get("trained_slots") or self.slots
+        return min(self.slots, self.settings.get("trained_slots") or self.slots)
 
     def head(self) -> TaskHead | None:
         """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""

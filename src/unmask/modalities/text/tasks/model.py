@@ -51,7 +51,7 @@ class TaskFolder(Usable):
     @property
     def slots(self) -> int:
         """Longest input in tokens."""
-        return int(self.about.get("slots") or self.text.model.encoder.config.longest or 512)
+        return int(self.about.get("slots") or self.text.slots)
 
     @functools.cached_property
     def task(self) -> TextTask:

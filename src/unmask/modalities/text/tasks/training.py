@@ -109,7 +109,7 @@ class TaskTraining:
         if read_from:
             self.say(f"columns: {read_from.line()}")
         self.text = self._open()
-        self.slots = min(self.settings.slots or 10**9, self.text.model.encoder.config.longest or 512)
+        self.slots = min(self.settings.slots or 10**9, self.text.slots)
         self.settings = settled(self.settings, self.text.model.encoder.config.width)
         shared, taken = hold_out(items, held, self.settings, self.say)
         rest, held = taken or (items, held)
