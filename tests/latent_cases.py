@@ -39,7 +39,7 @@ def view_batch(model: LatentLearner, seed: int, count: int = 8, epoch: int = 0) 
     """A batch of so many pictures, all views of each in a row, and what is hidden of it."""
     pixels, labels = bars(count)
     images = ImageSet(pixels=pixels[..., None], labels=labels, classes=["0", "1", "2"])
-    views = model.targets.views
+    views = model.settings.shown_views
     make = batch_maker(model.codec, images, seed=seed, augment=Augment(jitter=0.2), views=views)
     batch = make([[int(n)] for n in np.arange(count)], count, epoch)
     return batch, image_corruption(model.codec.config, ratio=0.5).draw(batch, seed=seed, epoch=epoch)

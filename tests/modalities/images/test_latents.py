@@ -119,7 +119,9 @@ def test_views_and_directions_are_a_function_of_the_pictures(seed: int):
 def test_pictures_are_compared_in_fp32_in_a_bf16_run(target: str, seed: int):
     model = learner(target, seed)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = model._compared(one_view_per_row(view_batch(model, seed)[0], model.targets.views), drawn(seed, 8, 4, 32))
+        loss = model._compared(
+            one_view_per_row(view_batch(model, seed)[0], model.settings.shown_views), drawn(seed, 8, 4, 32)
+        )
     assert loss.dtype == torch.float32
     assert float(loss.detach()) != float(loss.detach().bfloat16())
 

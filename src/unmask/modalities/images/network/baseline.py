@@ -26,7 +26,7 @@ def rule_loss(
     where nothing is hidden."""
     total, count = 0.0, 0
     learner = model if isinstance(model, LatentLearner) else None
-    pixels = 1.0 if learner is None else learner.targets.pixels
+    pixels = 1.0 if learner is None else learner.settings.pixel_weight
     for batch in batches:
         flat = corruption.draw(batch, seed=seed, epoch=0).flat
         if learner is not None:

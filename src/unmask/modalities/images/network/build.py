@@ -16,7 +16,7 @@ from unmask.encoder.config import MLP, Activation, EncoderConfig, Entrance, Lear
 from unmask.encoder.transformer import sin_cos
 from unmask.errors import UserError
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
-from unmask.modalities.images.network.latents import EncoderOnly, LatentLearner, LatentTargets
+from unmask.modalities.images.network.latents import EncoderOnly, LatentLearner
 from unmask.modalities.images.recipes import ImageSettings, sides
 
 
@@ -136,22 +136,7 @@ def new_model(settings: ImageSettings, codec: PatchCodecConfig) -> MaskedModel[P
     if settings.architecture == "visible_only" and (settings.predicts_pixels or settings.target == "latents"):
         decoder = vit_config(settings.decoder_width, settings.decoder_layers, settings.decoder_heads, codec.slots)
     learned, seed = settings.positions == "learned", settings.train.seed
-    return _fresh(codec, encoder, decoder, learned, seed, latent_targets(settings))
-
-
-def latent_targets(settings: ImageSettings) -> LatentTargets | None:
-    """What is predicted beside or instead of pixels; None where pixels are all."""
-    if settings.target == "pixels":
-        return None
-    return LatentTargets(
-        target=settings.target,
-        views=settings.shown_views,
-        regulariser=settings.regulariser,
-        temperature=settings.temperature,
-        pixels=settings.pixel_weight,
-        hidden=settings.projector,
-        width=settings.projection,
-    )
+    return _fresh(codec, encoder, decoder, learned, seed, settings if settings.target != "pixels" else None)
 
 
 def untrained(model: MaskedModel[PatchCodec], seed: int) -> MaskedModel[PatchCodec]:
@@ -167,10 +152,10 @@ def _fresh(
     decoder: EncoderConfig | None,
     learned: bool,
     seed: int,
-    targets: LatentTargets | None = None,
+    learns: ImageSettings | None = None,
 ) -> MaskedModel[PatchCodec]:
     torch.manual_seed(seed)
-    model = assemble(codec, encoder, decoder, learned=learned, targets=targets)
+    model = assemble(codec, encoder, decoder, learned=learned, learns=learns)
     initialise(model)
     model.codec.start_statistics()
     set_positions(model)
@@ -183,13 +168,13 @@ def assemble(
     decoder: EncoderConfig | None,
     *,
     learned: bool,
-    targets: LatentTargets | None = None,
+    learns: ImageSettings | None = None,
 ) -> MaskedModel[PatchCodec]:
-    """Tie codec, encoder and decoder together; position tables that are not learned get no gradient. `targets`: for a
-    model that is to learn from representations."""
+    """Tie codec, encoder and decoder together; position tables that are not learned get no gradient. `learns`: the
+    settings of a model that is to learn from representations."""
     model: MaskedModel[PatchCodec]
-    if targets is not None:
-        model = LatentLearner(PatchCodec(codec), make_encoder(encoder), decoder, targets)
+    if learns is not None:
+        model = LatentLearner(PatchCodec(codec), make_encoder(encoder), decoder, learns)
     elif codec.pixels:
         model = MaskedModel(PatchCodec(codec), make_encoder(encoder), decoder, bridge=False)
     else:

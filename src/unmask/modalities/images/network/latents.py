@@ -9,8 +9,8 @@ Shape letters: rows (pictures), views, slots (of a view), width, pictures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -25,31 +25,7 @@ from unmask.encoder.config import EncoderConfig
 from unmask.errors import UserError, option, setting
 from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.images.network.codec import PatchCodec
-
-Target = Literal["pixels", "views", "contrast", "latents"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatentTargets:
-    """What is predicted of a picture besides its pixels, or instead of them.
-
-    Args:
-        target: 'views' (LeJEPA), 'contrast' (SimCLR) or 'latents' (what the encoder makes of hidden patches, as in
-            I-JEPA, but with a stopped gradient and SIGReg in place of a teacher); see `ImageSettings.target`.
-        views: of each picture.
-        regulariser: of 'views' the share of SIGReg in the loss, 0..1; of 'latents' its weight (squared error: 1).
-        temperature: of 'contrast'.
-        pixels: weight of the pixels' loss, which is added.
-        hidden, width: of the projector, in whose space views are compared.
-    """
-
-    target: Target
-    views: int
-    regulariser: float
-    temperature: float
-    pixels: float
-    hidden: int
-    width: int
+from unmask.modalities.images.recipes import ImageSettings
 
 
 class EncoderOnly(MaskedModel[PatchCodec]):
@@ -77,15 +53,16 @@ def no_pixels(why: str = "it was trained on representations alone") -> UserError
 class LatentLearner(MaskedModel[PatchCodec]):
     """A masked image model while it learns from representations; `step_loss` is what a step trains on.
 
-    Rows of its batches hold all views of a picture, one segment each.
+    Rows of its batches hold all views of a picture, one segment each. Of the settings it reads what is learnt from:
+    `target`, `shown_views`, `pixel_weight`, and those of the projector and of the losses.
     """
 
     def __init__(
-        self, codec: PatchCodec, encoder: MaskedEncoder, decoder: EncoderConfig | None, targets: LatentTargets
+        self, codec: PatchCodec, encoder: MaskedEncoder, decoder: EncoderConfig | None, settings: ImageSettings
     ) -> None:
         super().__init__(codec, encoder, decoder, bridge=False)
-        self.targets = targets
-        width, inner = encoder.config.width, targets.hidden
+        self.settings = settings
+        width, inner = encoder.config.width, settings.projector
         self.projector = nn.Sequential(
             nn.Linear(width, inner),
             nn.LayerNorm(inner),
@@ -93,9 +70,9 @@ class LatentLearner(MaskedModel[PatchCodec]):
             nn.Linear(inner, inner),
             nn.LayerNorm(inner),
             nn.GELU(),
-            nn.Linear(inner, targets.width),
+            nn.Linear(inner, settings.projection),
         )
-        if targets.target == "latents":
+        if settings.target == "latents":
             assert decoder is not None
             self.predictor_out = nn.Linear(decoder.width, width)
 
@@ -110,7 +87,7 @@ class LatentLearner(MaskedModel[PatchCodec]):
         The comparison with other pictures makes it a function of the batch as a whole, so a step is never taken in
         micro-batches (`Job.whole_batch`).
         """
-        batch = one_view_per_row(batch, self.targets.views)
+        batch = one_view_per_row(batch, self.settings.shown_views)
         visible = self._visible(batch, hidden)
         states, kept = self._encoded(batch, visible)
         seen = states.flatten(0, 1).index_select(0, to_device(kept, states.device))
@@ -118,23 +95,23 @@ class LatentLearner(MaskedModel[PatchCodec]):
         pooled = self._pooled(batch, visible, seen)
         loss = self._compared(batch, pooled)
         decoded = self._decoded(batch, visible, seen, hidden) if self.visible_only else None
-        if self.targets.target == "latents":
+        if self.settings.target == "latents":
             assert decoded is not None
             loss = loss + self._latents(batch, hidden, decoded)
         loss = loss * hidden.total_weight
-        if self.targets.pixels:
+        if self.settings.pixel_weight:
             assert decoded is not None
             prediction = self.codec.predict(decoded)
-            loss = loss + self.targets.pixels * prediction.loss(self.codec.targets(batch.values, hidden.flat))
+            loss = loss + self.settings.pixel_weight * prediction.loss(self.codec.targets(batch.values, hidden.flat))
         return loss
 
     def loss_if_alike(self, batch: PackedBatch) -> float:
         """What comparing the views of a batch would cost if all of them had one representation."""
-        targets = self.targets
+        settings = self.settings
         pictures = int((on_host(batch.segment)[:, 0] != 0).sum())
         if pictures < 2:
             return 0.0
-        return float(self._loss_between(batch, torch.zeros(pictures, targets.views, targets.width)))
+        return float(self._loss_between(batch, torch.zeros(pictures, settings.shown_views, settings.projection)))
 
     def _visible(self, batch: PackedBatch, hidden: Hidden) -> Tensor:
         """Flat slots of what the encoder sees, on the host."""
@@ -149,8 +126,8 @@ class LatentLearner(MaskedModel[PatchCodec]):
         size = torch.zeros_like(patches).index_add_(0, row, counted)
         total = torch.zeros(len(patches), seen.shape[1], device=seen.device)
         total = total.index_add_(0, row, seen.float() * counted[:, None])
-        pooled = (total / size.clamp_min(1)[:, None]).view(-1, self.targets.views, seen.shape[1])
-        real = on_host(batch.segment)[:: self.targets.views, 0] != 0
+        pooled = (total / size.clamp_min(1)[:, None]).view(-1, self.settings.shown_views, seen.shape[1])
+        real = on_host(batch.segment)[:: self.settings.shown_views, 0] != 0
         return pooled if bool(real.all()) else pooled[to_device(real.nonzero().flatten(), pooled.device)]
 
     def _compared(self, batch: PackedBatch, pooled: Float[Tensor, "pictures views width"]) -> Tensor:
@@ -162,14 +139,14 @@ class LatentLearner(MaskedModel[PatchCodec]):
             return self._loss_between(batch, z)
 
     def _loss_between(self, batch: PackedBatch, z: Float[Tensor, "pictures views width"]) -> Tensor:
-        targets = self.targets
-        if targets.target == "contrast":
-            return nt_xent(z, targets.temperature)
+        settings = self.settings
+        if settings.target == "contrast":
+            return nt_xent(z, settings.temperature)
         towards = self._directions(batch)
-        spread = torch.stack([sigreg(z[:, v], towards) for v in range(targets.views)]).mean()
-        if targets.target == "latents":
-            return targets.regulariser * spread
-        return (1 - targets.regulariser) * invariance_loss(z) + targets.regulariser * spread
+        spread = torch.stack([sigreg(z[:, v], towards) for v in range(settings.shown_views)]).mean()
+        if settings.target == "latents":
+            return settings.regulariser * spread
+        return (1 - settings.regulariser) * invariance_loss(z) + settings.regulariser * spread
 
     def _directions(self, batch: PackedBatch) -> torch.Generator:
         """Random directions, a pure function of the batch's first and last picture and its size, so that a resumed run
