@@ -261,9 +261,7 @@ def measured(args: argparse.Namespace, name: str, split: int, labelled: int, row
     model = unmask.load(folder)
     codec, classes = model.model.codec, len(np.unique([m for _, m in every]))
     scenes = [
-        WholePicture(name=str(n), pixels=p).scene(
-            codec.mean, codec.deviation, m if name == "nuclei" else m.astype(np.int16)
-        )
+        WholePicture(name=str(n), pixels=p).scene(codec, m if name == "nuclei" else m.astype(np.int16))
         for n, (p, m) in enumerate(every)
     ]
     train, judged = [scenes[n] for n in others[:labelled]], [scenes[n] for n in held]

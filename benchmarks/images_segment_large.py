@@ -104,11 +104,9 @@ def in_one_go(model: Any, picture: np.ndarray) -> np.ndarray:
     net = SegmentNet(at_size(model.net.masked, FITS), len(model.names))
     state = {k: v for k, v in model.net.state_dict().items() if not k.startswith("masked.")}
     net.load_state_dict(state, strict=False)
-    scene = model.scene(next(whole_pictures(model.read([picture]))))
+    seen = model.seen(next(whole_pictures(model.read([picture]))))
     with torch.inference_mode():
-        found: np.ndarray = (
-            net.eval()(torch.from_numpy(scene.pixels.transpose(2, 0, 1)[None].copy())).softmax(1)[0].numpy()
-        )
+        found: np.ndarray = net.eval()(torch.from_numpy(seen.transpose(2, 0, 1)[None].copy())).softmax(1)[0].numpy()
     return found
 
 

@@ -204,7 +204,7 @@ def _segment(loaded: Segmenter, limits: Limits) -> Verb:
         ]
 
     def answered(whole: WholePicture, drawn: bool) -> dict[str, Any]:
-        found = legend.answer(loaded.answers(loaded.scene(whole)))
+        found = legend.answer(loaded.answers(loaded.seen(whole)))
         row = {"mask": encoded(legend.written(found)), **legend.summary(found)}
         row |= {"height": found.shape[0], "width": found.shape[1]}
         if not drawn:

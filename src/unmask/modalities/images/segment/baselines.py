@@ -50,13 +50,11 @@ def brighter(pixels: np.ndarray) -> np.ndarray:
 def learnt_rules(scenes: Sequence[Scene], classes: int) -> dict[str, Any]:
     """What the rules know of the training pictures: the most frequent class, and of two classes which is brighter; of a
     quantity its mean."""
-    masks = [scene.mask for scene in scenes if scene.mask is not None]
-    if masks[0].dtype.kind == "f":
-        return {"mean": float(np.nanmean(np.concatenate([mask.ravel() for mask in masks]), dtype=np.float64))}
+    if scenes[0].mask.dtype.kind == "f":
+        return {"mean": float(np.nanmean(np.concatenate([s.mask.ravel() for s in scenes]), dtype=np.float64))}
     counts = np.zeros(classes)
     bright = 0.0
     for scene in scenes:
-        assert scene.mask is not None
         counts += np.bincount(scene.mask[scene.mask >= 0], minlength=classes)
         if classes == 2:
             known = scene.mask >= 0
@@ -109,7 +107,6 @@ class PixelForest:
         features, classes = [], []
         rng = np.random.default_rng(seed)
         for scene in scenes:
-            assert scene.mask is not None
             known = np.flatnonzero(known_of(scene.mask.ravel()))
             some = rng.permutation(known)[: -(-LEARNT // len(scenes))]
             features.append(pixel_features(scene.pixels).reshape(-1, len(SIGMAS) * 8 * scene.pixels.shape[-1])[some])
@@ -123,5 +120,4 @@ class PixelForest:
         """(height, width) numbers of classes, or the quantity."""
         found = pixel_features(scene.pixels)
         flat = self.forest.predict(found.reshape(-1, found.shape[-1]))
-        mask: np.ndarray = flat.reshape(found.shape[:2])
-        return mask
+        return flat.reshape(found.shape[:2])

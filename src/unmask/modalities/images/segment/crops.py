@@ -26,18 +26,18 @@ PLACES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A whole picture at its own resolution.
+    """A whole picture at its own resolution, and its mask.
 
     Attributes:
         pixels: (height, width, channels) float32 as the model sees them: mean 0, deviation 1; missing ones are 0.
         mask: (height, width) int16 numbers of classes, `IGNORED` where none is known, or a float32 quantity, NaN where
-            none is; None where there is no mask.
+            none is.
         name: of the picture.
         group: what it belongs to (patient, slide), which no split parts.
     """
 
     pixels: np.ndarray
-    mask: np.ndarray | None = None
+    mask: np.ndarray
     name: str = ""
     group: str = ""
 
@@ -49,8 +49,7 @@ def known_of(mask: np.ndarray) -> np.ndarray:
 
 def without(mask: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """A mask that knows nothing where `missing`."""
-    found: np.ndarray = np.where(missing, mask.dtype.type(np.nan if mask.dtype.kind == "f" else IGNORED), mask)
-    return found
+    return np.where(missing, mask.dtype.type(np.nan if mask.dtype.kind == "f" else IGNORED), mask)
 
 
 AS_THEY_ARE = 0.5
@@ -80,10 +79,9 @@ def mirrored(places: np.ndarray, length: int) -> np.ndarray:
 
 @dataclass
 class CropSource:
-    """Scenes with masks that crops of one size are drawn from.
+    """Scenes that crops of one size are drawn from.
 
     Args:
-        scenes: all with masks.
         classes: how many; of a quantity 1.
         size: (height, width) of a crop.
         changes: how crops are drawn and changed: `balance`, and `scale` to `jitter`.
@@ -96,7 +94,7 @@ class CropSource:
 
     def __post_init__(self) -> None:
         self.places: list[list[np.ndarray]] = []
-        masks = [scene.mask.ravel() for scene in self.scenes if scene.mask is not None]
+        masks = [scene.mask.ravel() for scene in self.scenes]
         self.quantity = masks[0].dtype.kind == "f"
         middle = np.nanmean(np.concatenate(masks)) if self.quantity else 0
         for flat in masks:
@@ -151,7 +149,6 @@ class CropSource:
     def _cut(self, scene: int, drawn: Mapping[str, float]) -> tuple[Tensor, Tensor]:
         """A crop of (channels, height, width) and its mask of (height, width), of the scene's own pixels."""
         found, changes = self.scenes[scene], self.changes
-        assert found.mask is not None
         quarters = int(4 * drawn["turn"]) if changes.turn else 0
         sides = self.size[::-1] if quarters % 2 else self.size
         places = [
@@ -187,7 +184,6 @@ class CropSource:
         window = np.ix_(
             mirrored(np.arange(first[0], last[0] + 1), height), mirrored(np.arange(first[1], last[1] + 1), width)
         )
-        assert found.mask is not None
         pixels = torch.from_numpy(np.ascontiguousarray(found.pixels[window].transpose(2, 0, 1)))
         mask = torch.from_numpy(found.mask[window].astype(np.float32))
         size = torch.tensor([mask.shape[1] - 1, mask.shape[0] - 1], dtype=torch.float32)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from unmask.modalities.images.network.batches import as_floats
+from unmask.modalities.images.network.codec import PatchCodec
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.segment.crops import Scene
 
@@ -22,14 +22,17 @@ class WholePicture:
     missing: np.ndarray | None = None
     group: str = ""
 
-    def scene(self, mean: Tensor, deviation: Tensor, mask: np.ndarray | None = None) -> Scene:
-        """As the model sees it; what is missing counts as the mean, and is not learnt from."""
+    def seen(self, codec: PatchCodec) -> np.ndarray:
+        """Its pixels as the model sees them; what is missing counts as the mean."""
         floats = as_floats(self.pixels[None])[0]
-        seen = (floats - mean.cpu().numpy()) / deviation.cpu().numpy()
+        seen = (floats - codec.mean.cpu().numpy()) / codec.deviation.cpu().numpy()
         if self.missing is not None:
             seen[:, self.missing] = 0.0
-        pixels = np.ascontiguousarray(seen.transpose(1, 2, 0), np.float32)
-        return Scene(pixels=pixels, mask=mask, name=self.name, group=self.group)
+        return np.ascontiguousarray(seen.transpose(1, 2, 0), np.float32)
+
+    def scene(self, codec: PatchCodec, mask: np.ndarray) -> Scene:
+        """With its mask, to be learnt from or judged."""
+        return Scene(pixels=self.seen(codec), mask=mask, name=self.name, group=self.group)
 
 
 def whole_pictures(images: ImageSet) -> Iterator[WholePicture]:

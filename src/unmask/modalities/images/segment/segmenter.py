@@ -78,8 +78,7 @@ class Segmenter(Usable):
     @property
     def device(self) -> torch.device:
         """Where it computes."""
-        device: torch.device = self.model.device
-        return device
+        return self.model.device
 
     @property
     def precision(self) -> str:
@@ -97,19 +96,13 @@ class Segmenter(Usable):
 
     def read(self, images: Any, **options: Any) -> ImageSet:
         """Pictures of any source at their own resolution; see `ImageModel.read`."""
-        found: ImageSet = self.model.read(images, **{"problem": "none", "view": "tile", "overlap": 0} | options)
-        return found
-
-    def scene(self, whole: WholePicture, mask: np.ndarray | None = None) -> Scene:
-        """A picture as the network sees it."""
-        codec = self.net.masked.codec
-        return whole.scene(codec.mean, codec.deviation, mask)
+        return self.model.read(images, **{"problem": "none", "view": "tile", "overlap": 0} | options)
 
     def probabilities(self, images: Any) -> list[np.ndarray]:
         """(classes, height, width) float32 of each picture, order kept."""
         self.check_probabilities(True)
         read = self.read(images)
-        found = [self.answers(self.scene(whole)) for whole in whole_pictures(read)]
+        found = [self.answers(self.seen(whole)) for whole in whole_pictures(read)]
         tell_skipped(images, read)
         return found
 
@@ -118,11 +111,15 @@ class Segmenter(Usable):
         if wanted and isinstance(self.legend, Quantity):
             raise UserError("probabilities of a quantity", hint="The model gives one value per pixel: its mean.")
 
-    def answers(self, scene: Scene) -> np.ndarray:
+    def seen(self, whole: WholePicture) -> np.ndarray:
+        """A picture as the network sees it."""
+        return whole.seen(self.net.masked.codec)
+
+    def answers(self, seen: np.ndarray) -> np.ndarray:
         """(classes, height, width) float32 probabilities, or (1, height, width) of the quantity in its own unit, of a
         picture as the network sees it."""
         with computing(self.precision, self.device):
-            return picture_answers(self.net, scene.pixels).numpy()
+            return picture_answers(self.net, seen).numpy()
 
     def predict(  # type: ignore[override]  # there are no options
         self, images: Any, out: str | Path | None = None, *, probabilities: bool = False
@@ -150,7 +147,7 @@ class Segmenter(Usable):
 
     def row(self, whole: WholePicture, *, probabilities: bool = False) -> dict[str, Any]:
         """What `predict` gives for a picture."""
-        answers = self.answers(self.scene(whole))
+        answers = self.answers(self.seen(whole))
         found = self.legend.answer(answers)
         row = {"name": whole.name, "mask": self.legend.written(found), **self.legend.summary(found)}
         return row | ({"probabilities": answers} if probabilities else {})
@@ -158,7 +155,7 @@ class Segmenter(Usable):
     def judge(
         self, scenes: Sequence[Scene], more: Mapping[str, Any] | None = None, *, seed: int = 0
     ) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """(figures, masks) of scenes with masks, beside those of rules.
+        """(figures, masks) of scenes, beside those of rules.
 
         Args:
             more: name of a further rule -> a function that gives its mask of a scene.
@@ -166,8 +163,7 @@ class Segmenter(Usable):
         legend: Any = self.legend
         masks, own, rules = list[np.ndarray](), list[Any](), dict[str, list[Any]]()
         for scene in scenes:
-            assert scene.mask is not None
-            masks.append(legend.answer(self.answers(scene)))
+            masks.append(legend.answer(self.answers(scene.pixels)))
             own.append(legend.counted(scene.mask, masks[-1]))
             others = rule_masks(self.rules, scene) | {name: rule(scene) for name, rule in (more or {}).items()}
             for name, mask in others.items():
@@ -213,12 +209,12 @@ class Segmenter(Usable):
         if count:
             which = f"{count:,} of {len(pairs.pairs):,} pictures were learnt from"
             notes.append(f"warning: {which}: figures on them flatter the model")
-        return [self.scene(whole, mask) for whole, mask in pairs.pairs], notes, len(pairs.skipped)
+        scenes = [whole.scene(self.net.masked.codec, mask) for whole, mask in pairs.pairs]
+        return scenes, notes, len(pairs.skipped)
 
     def embed(self, images: Any, **options: Any) -> np.ndarray:
         """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""
-        found: np.ndarray = self.model.embed(images, **options)
-        return found
+        return self.model.embed(images, **options)
 
     def inspect(self) -> dict[str, Any]:
         """Size and settings of the model, and the classes."""

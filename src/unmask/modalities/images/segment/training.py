@@ -52,8 +52,7 @@ class Averaged(nn.Module):
 def class_weights(scenes: Sequence[Scene], classes: int, most: float) -> Float[Tensor, " classes"]:
     """Of each class the inverse root of its share, at most `most` times that of the most frequent; mean over the pixels
     1."""
-    masks = [scene.mask for scene in scenes if scene.mask is not None]
-    counts = np.sum([np.bincount(mask[mask >= 0], minlength=classes) for mask in masks], 0)
+    counts = np.sum([np.bincount(s.mask[s.mask >= 0], minlength=classes) for s in scenes], 0)
     weight = np.minimum(np.sqrt(counts.max() / np.maximum(counts, 1)), most)
     weight *= counts.sum() / (weight * counts).sum()
     return torch.from_numpy(weight.astype(np.float32))
@@ -181,7 +180,7 @@ class SegmentFinetuning(Finetunable):
 
     def evaluate(self) -> Evaluation:
         """Mean Dice of the running mean's masks on the held-out pictures; RMSE of a quantity."""
-        found, scale = [(s.mask, self.answers(s)) for s in self.held if s.mask is not None], self.module.net.scale
+        found, scale = [(s.mask, self.answers(s)) for s in self.held], self.module.net.scale
         if scale is not None:
             error = quantity_figures([quantity_sums(m, a[0], scale[0]) for m, a in found])["rmse"]["value"]
             return Evaluation.of(np.nan if error is None else -error, {} if error is None else {"rmse": error})

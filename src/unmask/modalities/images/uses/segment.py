@@ -104,14 +104,11 @@ def finetune_segment(
     legend = pairs.legend.fitted([mask for _, mask in pairs.pairs])
     net = SegmentNet(masked, len(legend.names), legend.scale)
     net = net.to(base.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    codec = masked.codec
-    train, held = (
-        [whole.scene(codec.mean, codec.deviation, mask) for whole, mask in some] for some in (pairs.pairs, held_pairs)
-    )
+    train, held = ([whole.scene(masked.codec, mask) for whole, mask in some] for some in (pairs.pairs, held_pairs))
     work = SegmentFinetuning(net, train, held, settings, precision=precision.name)
     checkpointer = None
     if checkpoints or resume:
-        arrays = [a for scene in (*train, *held) for a in (scene.pixels, scene.mask) if a is not None]
+        arrays = [a for scene in (*train, *held) for a in (scene.pixels, scene.mask)]
         pictures = {"the pictures": digest([len(train), len(held)], *arrays)}
         checkpointer = checkpointer_of(out, settings, pictures, resume=resume)
     result, trained_figures = trained(work, out, checkpointer, console=console)

@@ -67,7 +67,6 @@ def quantity_ends(masks: Sequence[np.ndarray]) -> tuple[float, float]:
 def compared(scene: Scene, predicted: np.ndarray, ends: tuple[float, float] | None = None) -> np.ndarray:
     """A picture, its mask, the prediction, and where the two differ (red on the picture), side by side. Of a quantity,
     drawn from the one of `ends` to the other, it is red where it is too high and blue where too low."""
-    assert scene.mask is not None
     step = max(1, -(-max(scene.mask.shape) // LARGEST))
     pixels, truth, found = (a[::step, ::step] for a in (scene.pixels, scene.mask, predicted))
     picture = to_rgb(pixels, shown_range(pixels))
@@ -122,7 +121,7 @@ def picture_section(
     legend: Legend | Quantity,
 ) -> None:
     """The pictures by their Dice or RMSE, the worst first."""
-    ends = quantity_ends([s.mask for s in scenes if s.mask is not None]) if isinstance(legend, Quantity) else None
+    ends = quantity_ends([s.mask for s in scenes]) if isinstance(legend, Quantity) else None
     each, what = (
         found["dice_of_pictures" if ends is None else "rmse_of_pictures"],
         "mean Dice" if ends is None else "RMSE",
