@@ -96,7 +96,7 @@ def test_rectangles_hide_every_place_about_equally_often():
 
 def test_boxes_and_masks():
     c = config()
-    box = patches_in_mask(c, pixels_in_box(c, (3, 0, 6, 4))).reshape(7, 7)
+    box = patches_in_mask(c, pixels_in_box(c.image, (3, 0, 6, 4), "the picture")).reshape(7, 7)
     assert box[0, :3].all()
     assert box.sum() == 3
     mask = np.zeros((28, 28))
@@ -105,7 +105,7 @@ def test_boxes_and_masks():
     assert pixels_in_mask(c, np.eye(7)).sum() == 7 * 16
     for bad in ((0, 0, 0, 3), (20, 0, 10, 3), (-1, 0, 3, 3)):
         with pytest.raises(UserError, match="does not lie within"):
-            pixels_in_box(c, bad)
+            pixels_in_box(c.image, bad, "the picture")
     with pytest.raises(UserError, match="shape"):
         pixels_in_mask(c, np.ones((5, 5)))
 

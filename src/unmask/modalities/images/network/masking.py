@@ -134,16 +134,17 @@ def unit_block(config: PatchCodecConfig, unit: int | None) -> int:
     return unit // config.patch
 
 
-def pixels_in_box(config: PatchCodecConfig, box: tuple[int, int, int, int]) -> np.ndarray:
-    """(height, width) booleans: the pixels of a box (left, top, width, height)."""
+def pixels_in_box(size: tuple[int, int], box: tuple[int, int, int, int], of: str) -> np.ndarray:
+    """(height, width) booleans over a picture of this size: the pixels of a box (left, top, width, height); `of`: what
+    the box is in pixels of, for a message."""
     left, top, wide, high = box
-    height, width = config.image
+    height, width = size
     if wide < 1 or high < 1 or left < 0 or top < 0 or left + wide > width or top + high > height:
         raise UserError(
             f"box {left},{top},{wide},{high} does not lie within a picture of {width} x {height} pixels",
-            hint="Give left,top,width,height in pixels of the model's picture size.",
+            hint=f"Give left,top,width,height in pixels of {of}.",
         )
-    touched = np.zeros(config.image, bool)
+    touched = np.zeros(size, bool)
     touched[top : top + high, left : left + wide] = True
     return touched
 

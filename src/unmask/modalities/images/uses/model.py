@@ -29,7 +29,7 @@ from unmask.modalities.images.network.codec import PatchCodecConfig
 from unmask.modalities.images.network.features import PASSING, ImagePooling, features, inference_rows, pooled, settled
 from unmask.modalities.images.network.folder import ImageFolder, load_folder, save_folder
 from unmask.modalities.images.network.latents import no_pixels
-from unmask.modalities.images.network.masking import image_corruption
+from unmask.modalities.images.network.masking import image_corruption, pixels_in_box
 from unmask.modalities.images.reading.account import check_fit, tell_skipped
 from unmask.modalities.images.reading.arrays import ImageSet, Tiles
 from unmask.modalities.images.reading.copies import copy_notes
@@ -424,23 +424,15 @@ def fill_scenes(
 
 def _wanted(size: tuple[int, int], box: tuple[int, int, int, int] | None, mask: np.ndarray | None) -> np.ndarray:
     """(height, width) booleans over a picture."""
-    if mask is not None:
-        if mask.shape != size:
-            raise UserError(
-                f"the mask has {mask.shape[1]} x {mask.shape[0]} pixels, the picture {size[1]} x {size[0]}",
-                hint="Give a mask of the picture's size.",
-            )
-        return mask != 0
-    assert box is not None
-    left, top, wide, high = box
-    if min(left, top) < 0 or min(wide, high) < 1 or left + wide > size[1] or top + high > size[0]:
+    if box is not None:
+        return pixels_in_box(size, box, "the picture")
+    assert mask is not None
+    if mask.shape != size:
         raise UserError(
-            f"box {left},{top},{wide},{high} does not lie within a picture of {size[1]} x {size[0]} pixels",
-            hint="Give left,top,width,height in pixels of the picture.",
+            f"the mask has {mask.shape[1]} x {mask.shape[0]} pixels, the picture {size[1]} x {size[0]}",
+            hint="Give a mask of the picture's size.",
         )
-    out = np.zeros(size, bool)
-    out[top : top + high, left : left + wide] = True
-    return out
+    return mask != 0
 
 
 def _cut(wanted: list[np.ndarray], tiles: Tiles, side: tuple[int, int]) -> np.ndarray:

@@ -189,7 +189,7 @@ def chosen_pixels(
         touched = (patches_in_mask(config, m) for m in images.missing)
         return np.stack([pixels_in_mask(config, patches.reshape(config.grid)) for patches in touched])
     if box is not None:
-        return np.tile(pixels_in_box(config, box), (count, 1, 1))
+        return np.tile(pixels_in_box(config.image, box, "the model's picture size"), (count, 1, 1))
     if mask is not None:
         mask = array_of(mask)
         if not np.any(mask):
