@@ -276,19 +276,14 @@ class ImageModel(Usable):
             batches, corruption = self._validation(found, None, JUDGED)
             for loss in rule_loss(self.model, batches, corruption, seed=seed).values():
                 out["loss_of_mean"] = loss
-        if found.labels is None:
-            return self._judged(images, found, out)
 
         def vectors(part: ImageSet) -> np.ndarray:
             return features(self.model, part, self._context(), pooling=pooling)
 
-        out |= probe_accuracies(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
-        return self._judged(images, found, out)
-
-    def _judged(self, given: Any, found: ImageSet, figures: dict[str, Any]) -> JudgedFigures:
-        """Figures of pictures of which all were looked at."""
-        tell_skipped(given, found)
-        return JudgedFigures(figures | {"skipped": len(found.skipped)}, judged_shown)
+        if found.labels is not None:
+            out |= probe_accuracies(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
+        tell_skipped(images, found)
+        return JudgedFigures(out | {"skipped": len(found.skipped)}, judged_shown)
 
     @property
     def hidden_ratio(self) -> float:
