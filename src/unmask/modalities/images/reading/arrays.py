@@ -236,8 +236,8 @@ def tiled(images: ImageSet, how: ReadOptions) -> ImageSet:
     names = images.names or [str(n) for n in range(len(images))]
     tiles = Tiles(
         scene=which,
-        top=np.tile([p.top for p in found], len(images)),
-        left=np.tile([p.left for p in found], len(images)),
+        top=np.tile([top for top, _ in found], len(images)),
+        left=np.tile([left for _, left in found], len(images)),
         names=names,
         sizes=[images.size] * len(images),
     )

@@ -90,29 +90,20 @@ class PictureFiles:
         return replace(self, sources=[self.sources[n] for n in which], counts=self.counts[which])
 
 
-@dataclass(frozen=True, kw_only=True)
-class TilePlace:
-    """Where an example stands in its picture: top and left in pixels of the picture's own, and the picture's size."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-
-def places(height: int, width: int, form: Form) -> list[TilePlace]:
-    """The examples that a picture of this size gives: one, or its tiles row by row.
+def places(height: int, width: int, form: Form) -> list[tuple[int, int]]:
+    """Where the examples stand that a picture of this size gives, (top, left) in its own pixels: one, or its tiles row
+    by row.
 
     Tiles cover the whole picture; they are spread evenly, so that neighbours share `overlap` pixels or more. A picture
     smaller than a tile gives one, whose rest is missing.
 
-    >>> [p.left for p in places(64, 150, Form(height=64, width=64, channels=1, depth="uint8", view="tile"))]
+    >>> [left for _, left in places(64, 150, Form(height=64, width=64, channels=1, depth="uint8", view="tile"))]
     [0, 43, 86]
     """
     if form.view == "shrink":
-        return [TilePlace(top=0, left=0, height=height, width=width)]
+        return [(0, 0)]
     tops, lefts = (_starts(n, side, form.overlap) for n, side in ((height, form.height), (width, form.width)))
-    return [TilePlace(top=t, left=s, height=height, width=width) for t in tops for s in lefts]
+    return [(top, left) for top in tops for left in lefts]
 
 
 def _starts(length: int, side: int, overlap: int) -> list[int]:
@@ -131,8 +122,7 @@ def examples(picture: Picture, form: Form) -> list[Picture]:
     array = with_channels(picture.pixels, form.channels)
     if form.view == "shrink":
         return [_of_depth(Picture(pixels=p, missing=m), form.depth) for p, m in [fitted(array, picture.missing, form)]]
-    height, width = array.shape[:2]
-    found = places(height, width, form)
+    found = places(array.shape[0], array.shape[1], form)
     return [_of_depth(_tile(array, picture.missing, place, form), form.depth) for place in found]
 
 
@@ -175,8 +165,9 @@ def fitted(array: np.ndarray, missing: np.ndarray | None, form: Form) -> tuple[n
     return (np.round(found) if kind.kind in "iu" else found).astype(kind), unmeasured if unmeasured.any() else None
 
 
-def _tile(array: np.ndarray, missing: np.ndarray | None, place: TilePlace, form: Form) -> Picture:
-    here = (slice(place.top, place.top + form.height), slice(place.left, place.left + form.width))
+def _tile(array: np.ndarray, missing: np.ndarray | None, place: tuple[int, int], form: Form) -> Picture:
+    top, left = place
+    here = (slice(top, top + form.height), slice(left, left + form.width))
     part, unmeasured = array[here], None if missing is None else missing[here]
     high, wide = part.shape[:2]
     if (high, wide) != (form.height, form.width):

@@ -18,7 +18,6 @@ from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles
 from unmask.modalities.images.reading.decode import (
     Form,
     PictureFiles,
-    TilePlace,
     described,
     fitting,
     name_of,
@@ -167,16 +166,16 @@ def listed(
     scene_names: list[str] = []
     groups: list[str] = []
     sizes: list[tuple[int, int]] = []
-    spots: list[tuple[int, TilePlace]] = []
+    spots: list[tuple[int, int, int]] = []
     counts, of_file = [], []
     for number, (file, headers) in enumerate(good):
         before = len(names)
         for header in headers:
             found = places(header.height, header.width, form)
-            for place in found:
-                where = f"y={place.top},x={place.left}" if len(found) > 1 else ""
+            for top, left in found:
+                where = f"y={top},x={left}" if len(found) > 1 else ""
                 names.append(name_of(file.name, ",".join(p for p in (header.part, where) if p)))
-                spots.append((len(scene_names), place))
+                spots.append((len(scene_names), top, left))
                 groups.append(file.group if file.group is not None else header.group or _own(file))
             scene_names.append(name_of(file.name, header.part))
             sizes.append((header.height, header.width))
@@ -186,13 +185,8 @@ def listed(
     labels, classes = number_classes(None if files[0].label is None else np.array([f.label for f in files], object))
     tiles = None
     if form.view == "tile":
-        tiles = Tiles(
-            scene=np.array([s for s, _ in spots]),
-            top=np.array([p.top for _, p in spots]),
-            left=np.array([p.left for _, p in spots]),
-            names=scene_names,
-            sizes=sizes,
-        )
+        scene, top_of, left_of = np.array(spots).T
+        tiles = Tiles(scene=scene, top=top_of, left=left_of, names=scene_names, sizes=sizes)
     depths = {h.depth for _, headers in good for h in headers}
     notes = described([h for _, headers in good for h in headers])
     if form.view == "shrink":
