@@ -212,11 +212,12 @@ def _opened(folder: Path, edges: Sequence[int], form: Form) -> tuple[PictureShar
 
 
 class LazyArray(ABC):
-    """Examples of one shape (`each`) and type, or some of them by their numbers (`which`); what is asked for is fetched
-    by `fetch` of a subclass."""
+    """The pixels, or the masks of missing ones, of `count` examples, or of some of them by their numbers (`which`);
+    what is asked for is fetched by `fetch` of a subclass. `each`: the shape of an example."""
 
-    def __init__(self, which: np.ndarray, kind: np.dtype, each: tuple[int, ...]) -> None:
-        self.which, self.dtype, self.each = which, kind, each
+    def __init__(self, count: int, form: Form, *, masks: bool) -> None:
+        self.which, self.masks = np.arange(count), masks
+        self.dtype, self.each = np.dtype(bool if masks else form.depth), form.shape[:2] if masks else form.shape
 
     def __len__(self) -> int:
         return len(self.which)
@@ -269,7 +270,6 @@ class PictureShards:
     ) -> None:
         self.folder, self.starts, self.crc, self.form = folder, starts, crc, form
         self.unmeasured = {example: (shard, place) for example, shard, place in unmeasured}
-        self.shape, self.dtype, self.size = form.shape, np.dtype(form.depth), form.nbytes
         self._files: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -277,14 +277,12 @@ class PictureShards:
 
     @property
     def pixels(self) -> StoredArray:
-        return StoredArray(self, np.arange(len(self)), self.dtype, self.shape, self._pixels)
+        return StoredArray(self, masks=False)
 
     @property
     def missing(self) -> StoredArray | None:
         """Masks of missing pixels; None where there are none."""
-        if not self.unmeasured:
-            return None
-        return StoredArray(self, np.arange(len(self)), np.dtype(bool), self.shape[:2], self._missing)
+        return StoredArray(self, masks=True) if self.unmeasured else None
 
     def _file(self, shard: int, suffix: str) -> int:
         name = f"{shard:05d}{suffix}"
@@ -297,18 +295,19 @@ class PictureShards:
                 ) from None
         return self._files[name]
 
-    def _pixels(self, example: int, out: np.ndarray) -> None:
+    def read_pixels(self, example: int, out: np.ndarray) -> None:
+        """Write the pixels of an example into `out`, compared with their CRC."""
         shard = int(np.searchsorted(self.starts, example, "right")) - 1
         view = memoryview(out.data).cast("B")
-        got = os.preadv(self._file(shard, ".bin"), [view], int(example - self.starts[shard]) * self.size)
-        if got != self.size or zlib.crc32(view) != self.crc[example]:
+        got = os.preadv(self._file(shard, ".bin"), [view], int(example - self.starts[shard]) * len(view))
+        if got != len(view) or zlib.crc32(view) != self.crc[example]:
             raise UserError(
                 f"{self.folder / f'{shard:05d}.bin'}: example {example - self.starts[shard]} is not as it was written",
                 hint=f"The disk or a copy damaged it: remove {self.folder}, and pictures are decoded again.",
             )
 
-    def _missing(self, example: int, out: np.ndarray) -> None:
-        out[:] = False
+    def read_missing(self, example: int, out: np.ndarray) -> None:
+        """Write the mask of an example into `out`, which is False everywhere."""
         if example in self.unmeasured:
             shard, place = self.unmeasured[example]
             size = -(-out.size // 8)
@@ -324,20 +323,14 @@ class PictureShards:
 class StoredArray(LazyArray):
     """Examples on disk, or some of them."""
 
-    def __init__(
-        self,
-        shards: PictureShards,
-        which: np.ndarray,
-        kind: np.dtype,
-        shape: tuple[int, ...],
-        read: Callable[[int, np.ndarray], None],
-    ) -> None:
-        super().__init__(which, kind, shape)
-        self._shards, self._read = shards, read
+    def __init__(self, shards: PictureShards, *, masks: bool) -> None:
+        super().__init__(len(shards), shards.form, masks=masks)
+        self._shards = shards
 
     def fetch(self, numbers: np.ndarray, following: np.ndarray, out: np.ndarray) -> None:
+        read = self._shards.read_missing if self.masks else self._shards.read_pixels
         for row, number in zip(out, numbers, strict=True):
-            self._read(int(number), row)
+            read(int(number), row)
 
     @property
     def checksums(self) -> np.ndarray:
@@ -347,10 +340,6 @@ class StoredArray(LazyArray):
     def all(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
         """Of masks: whether all pixels of an example are missing."""
         return np.array([n in self._shards.unmeasured and bool(self[i].all()) for i, n in enumerate(self.which)], bool)
-
-    def any(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
-        """Of masks: whether any pixel of an example is missing."""
-        return np.array([n in self._shards.unmeasured for n in self.which], bool)
 
     def mean(self) -> float:
         """Of masks: the share of missing pixels."""
@@ -379,11 +368,11 @@ class Stream:
 
     @property
     def pixels(self) -> StreamedArray:
-        return StreamedArray(self, np.arange(len(self)), np.dtype(self.form.depth), self.form.shape, masks=False)
+        return StreamedArray(self, masks=False)
 
     @property
     def missing(self) -> StreamedArray:
-        return StreamedArray(self, np.arange(len(self)), np.dtype(bool), self.form.shape[:2], masks=True)
+        return StreamedArray(self, masks=True)
 
     def read(self, numbers: np.ndarray, following: np.ndarray) -> list[Picture | None]:
         """Some examples (None of broken files), while those `following` are sent to workers."""
@@ -441,15 +430,13 @@ class StreamedArray(LazyArray):
     """Pixels or masks of a stream, or of some of its examples; indexing decodes what is asked for, zeros of broken
     files."""
 
-    def __init__(
-        self, stream: Stream, which: np.ndarray, kind: np.dtype, shape: tuple[int, ...], *, masks: bool
-    ) -> None:
-        super().__init__(which, kind, shape)
-        self.stream, self._masks = stream, masks
+    def __init__(self, stream: Stream, *, masks: bool) -> None:
+        super().__init__(len(stream), stream.form, masks=masks)
+        self.stream = stream
 
     def fetch(self, numbers: np.ndarray, following: np.ndarray, out: np.ndarray) -> None:
         for row, picture in zip(out, self.stream.read(numbers, following), strict=True):
-            if picture is not None and self._masks:
+            if picture is not None and self.masks:
                 row[:] = False if picture.missing is None else picture.missing
             elif picture is not None:
                 row[:] = picture.pixels
