@@ -4,7 +4,6 @@ band for transparency."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from unmask.modalities.images.formats.picture import (
     Picture,
     Source,
     check_claim,
+    content_of,
     depth_of,
     either,
     not_measured,
@@ -63,7 +63,7 @@ def is_jpeg2000(start: bytes) -> bool:
 def read_png(source: Source, choice: Choice) -> Opened:
     """The picture of a PNG of 16 bits; what is transparent lies on white unless `alpha` says otherwise."""
     codecs = optional("imagecodecs", "a PNG in colour with 16 bits")
-    content = _content(source, None)
+    content = content_of(source)
     coded = content[25]
     alpha, channels = coded in (4, 6), 1 if coded == 4 else 3
     # Which number is transparent, where no channel says how far pixels are: decoders give it as one more channel.
@@ -97,7 +97,7 @@ def _picture(found: np.ndarray, opacity: int | None, full: int, choice: Choice, 
 def read_jpeg2000(source: Source, choice: Choice) -> Opened:
     """The picture of a JPEG 2000, its numbers as they are (Sentinel-2 has 15 bits); one of 8 bits without a palette and
     with nothing but colours and their transparency is read as everyday ones are."""
-    start = _content(source, _READ)
+    start = content_of(source, _READ)
     size, boxes = _size(start), _boxes(_boxes(start).get(b"jp2h", b""))
     channels, bits, palette, about = len(size.bits), size.bits[0], boxes.get(b"pclr"), boxes.get(b"colr", b"")
     usual = set(size.bits) == {8} and not size.signed
@@ -135,7 +135,7 @@ def read_jpeg2000(source: Source, choice: Choice) -> Opened:
     )
 
     def decode() -> list[Picture]:
-        found = codecs.jpeg2k_decode(_content(source, None))
+        found = codecs.jpeg2k_decode(content_of(source))
         return [_picture(found, opacity, 2**bits - 1, choice, sort == _MULTIPLIED)]
 
     return Opened(headers=[header], decode=decode)
@@ -155,13 +155,6 @@ def _boxes(content: bytes) -> dict[bytes, bytes]:
         found.setdefault(content[at + 4 : at + 8], content[begin:end])
         at = end
     return found
-
-
-def _content(source: Source, most: int | None) -> bytes:
-    if isinstance(source, bytes):
-        return source if most is None else source[:most]
-    with Path(source).open("rb") as file:
-        return file.read() if most is None else file.read(most)
 
 
 def _size(start: bytes) -> Size:

@@ -27,6 +27,12 @@ def file_of(source: Source) -> Any:
     return io.BytesIO(source) if isinstance(source, bytes) else source
 
 
+def content_of(source: Source, most: int = -1) -> bytes:
+    """The content of a file, or its first bytes, at most so many."""
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+        return file.read(most)
+
+
 Slice = Literal["axial", "coronal", "sagittal"]
 Alpha = Literal["white", "missing", "band"]
 

@@ -35,6 +35,7 @@ from unmask.modalities.images.formats.picture import (
     Picture,
     Source,
     Undecided,
+    content_of,
 )
 from unmask.progress import counted
 
@@ -380,7 +381,7 @@ def _reader(source: Source):  # type: ignore[no-untyped-def]
             return nifti.read
         if name.endswith(".npy"):
             return numpy_files.read
-    start = _start(source)
+    start = content_of(source, 132)
     if start[128:132] == b"DICM":
         return dicom.read
     if start[:6] == b"\x93NUMPY":
@@ -394,19 +395,12 @@ def _reader(source: Source):  # type: ignore[no-untyped-def]
     return everyday.read
 
 
-def _start(source: Source) -> bytes:
-    if isinstance(source, bytes):
-        return source[:132]
-    with open(source, "rb") as file:
-        return file.read(132)
-
-
 def broken(error: Exception, source: Source) -> Broken:
     if isinstance(error, FileNotFoundError):
         return Broken(reason="no such file")
-    size = len(source) if isinstance(source, bytes) else _size(source)
-    if size == 0:
-        return Broken(reason="empty (0 bytes)")
+    with contextlib.suppress(OSError):
+        if not content_of(source, 1):
+            return Broken(reason="empty (0 bytes)")
     if isinstance(error, UnidentifiedImageError):
         if isinstance(source, str) and source.lower().endswith(dicom.ENDINGS):
             return Broken(reason="not DICOM as a file (no DICM at byte 128): write it anew with its file meta header")
@@ -414,10 +408,3 @@ def broken(error: Exception, source: Source) -> Broken:
     if isinstance(error, EOFError):
         return Broken(reason="cut short")
     return Broken(reason=str(error).split("\n")[0] or type(error).__name__)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return -1
