@@ -169,14 +169,6 @@ def _labelled(found: ImageSet, parsed: Parsed) -> ImageSet:
     )
 
 
-def from_parquet(path: Path, how: ReadOptions) -> ImageSet:
-    """Encoded pictures of a parquet file."""
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
-    return from_encoded({name: table[name].to_pylist() for name in table.column_names}, str(path), how)
-
-
 def from_encoded(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> ImageSet:
     """Pictures that a column of a table holds."""
     refuse_unread(how, f"{name}, which holds its pictures", "pictures")

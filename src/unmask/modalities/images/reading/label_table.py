@@ -77,10 +77,12 @@ def read_label_table(
         group_of: what a file belongs to by its folders, from (file, folder that paths are relative to).
         columns: of a table in memory, which `path` is the name of.
     """
-    if columns is not None:
-        rows = _Rows(columns=columns, where=[f"row {n}" for n in range(len(next(iter(columns.values()), [])))], bad=[])
+    if columns is None and path.suffix.lower() == ".parquet":
+        columns = parquet_columns(path)
+    if columns is None:
+        rows = _separated(path)
     else:
-        rows = _parquet(path) if path.suffix.lower() == ".parquet" else _separated(path)
+        rows = _Rows(columns=columns, where=[f"row {n}" for n in range(len(next(iter(columns.values()), [])))], bad=[])
     names = list(rows.columns)
     if not rows.where and not rows.bad:
         raise UserError(f"{path}: no rows", hint="Expected a row for each picture below the names of the columns.")
@@ -249,9 +251,9 @@ def _separated(path: Path) -> _Rows:
     return _Rows(columns=columns, where=[f"line {number}" for number, _ in good], bad=bad)
 
 
-def _parquet(path: Path) -> _Rows:
+def parquet_columns(path: Path) -> dict[str, list[Any]]:
+    """The columns of a parquet file."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
-    columns = {name: table[name].to_pylist() for name in table.column_names}
-    return _Rows(columns=columns, where=[f"row {n}" for n in range(table.num_rows)], bad=[])
+    return {name: table[name].to_pylist() for name in table.column_names}

@@ -37,7 +37,6 @@ from unmask.modalities.images.reading.from_files import (
     from_dataset,
     from_encoded,
     from_folder,
-    from_parquet,
     from_table,
     idx_part,
     read_numpy,
@@ -49,6 +48,7 @@ from unmask.modalities.images.reading.label_table import (
     groups_among,
     is_label_table,
     labels_among,
+    parquet_columns,
     parts_among,
 )
 from unmask.modalities.images.reading.layout import folder_group, pictures_below
@@ -310,7 +310,7 @@ def _from_file(path: Path, how: ReadOptions) -> ImageSet:
         if (how.problem is not None or not name.endswith(".parquet")) and is_label_table(path, how.column):
             return from_table(path, how)
         if name.endswith(".parquet"):
-            return from_parquet(path, how)
+            return from_encoded(parquet_columns(path), str(path), how)
         if "idx" in name or "ubyte" in name:
             return joined([idx_part(path)], how)
     except (OSError, ValueError, EOFError, struct.error, zipfile.BadZipFile, zlib.error) as error:
