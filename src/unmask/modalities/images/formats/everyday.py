@@ -144,7 +144,7 @@ def _check(image: Image.Image) -> None:
     bits."""
     if image.format == "FITS":
         raise ValueError("FITS, whose scale, offset and direction are not read: save it as TIFF or .npy")
-    deep = any(";16" in mode and mode != _5_6_5 for mode in _raw(image)) or (
+    deep = any(";16" in mode and mode != _5_6_5 for mode in raw_modes(image)) or (
         image.format == "PPM" and _maximum(image) > 255
     )
     if deep and image.mode not in _DEEP:
@@ -153,7 +153,7 @@ def _check(image: Image.Image) -> None:
         )
 
 
-def _raw(image: Image.Image) -> list[str]:
+def raw_modes(image: Image.Image) -> list[str]:
     """What Pillow's decoders are told of a picture that is not loaded yet, its mode in the file among it."""
     return [str(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1])]
 
@@ -164,7 +164,7 @@ def _flat(arguments: Any) -> tuple[Any, ...]:
 
 def _maximum(image: Image.Image) -> int:
     """What stands for white in a PGM or PPM file."""
-    return max((int(part) for part in _raw(image) if part.isdigit()), default=255)
+    return max((int(part) for part in raw_modes(image) if part.isdigit()), default=255)
 
 
 def _opaque(image: Image.Image) -> bool:
@@ -209,7 +209,7 @@ def _picture(image: Image.Image, choice: Choice) -> Picture:
     share: np.ndarray | None = None
     clear = image.info.get("transparency")
     for bits in (2, 4):
-        if clear is not None and f"L;{bits}" in _raw(image):  # Pillow spreads the pixels, not this number
+        if clear is not None and f"L;{bits}" in raw_modes(image):  # Pillow spreads the pixels, not this number
             image.info["transparency"] = clear * 255 // (2**bits - 1)
     opaque = _opaque(image)  # loading ends what tells
     image = ImageOps.exif_transpose(image)

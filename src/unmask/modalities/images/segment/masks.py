@@ -12,7 +12,7 @@ import numpy as np
 from PIL import ImageOps
 
 from unmask.errors import UserError, first_of, option, setting
-from unmask.modalities.images.formats.everyday import open_image
+from unmask.modalities.images.formats.everyday import open_image, raw_modes
 from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice, either
 from unmask.modalities.images.reading import decode
 from unmask.modalities.images.reading.layout import pictures_below
@@ -153,9 +153,7 @@ def _by_pillow(path: Path) -> RawMask | None:
             return None
     try:
         with open_image(str(path)) as image:
-            modes = [tile[-1] for tile in getattr(image, "tile", [])]
-            raw = next((str(mode[0] if isinstance(mode, tuple) else mode) for mode in modes if mode), "")
-            folded = next((by for mode, by in _FOLDED.items() if mode == raw), 1)
+            folded = next((by for mode, by in _FOLDED.items() if mode in raw_modes(image)), 1)
             palette = tuple(image.getpalette() or ()) if image.mode == "P" else None
             pixels = np.asarray(ImageOps.exif_transpose(image))
             if pixels.dtype == bool:
