@@ -20,7 +20,7 @@ from unmask.errors import UserError, setting
 from unmask.evaluation.card import add_card, remembered
 from unmask.families.base import activation_name
 from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_published, in_memory, to_published
-from unmask.files import check_weights
+from unmask.files import check_weights, read_json
 from unmask.modalities.images.network.build import assemble, initialise, vit_config
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.recipes import SIZES
@@ -382,10 +382,5 @@ def published(model: MaskedModel[PatchCodec], spelling: str) -> dict[str, Tensor
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})", hint="Copy the file again.") from None
+    found = read_json(path)
     return found if isinstance(found, dict) else {}
