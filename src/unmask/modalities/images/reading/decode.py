@@ -136,8 +136,7 @@ def fitting(sizes: Iterable[tuple[int, int]], size: tuple[int, int]) -> list[str
     ['were 40 x 40 to 100 x 80 pixels: shrunk to 0.5 of their sides at most, up to 20% of each cut off']
     """
     old = np.array(sorted(set(sizes), key=lambda s: s[0] * s[1]))
-    scale = np.max(np.array(size) / old, 1)
-    cut = 1 - np.prod(size) / (np.prod(old, 1) * scale**2)
+    scale, cut = np.max(np.array(size) / old, 1), cut_shares(old, size)
     (low, wide), (high, broad) = old[0], old[-1]
     one = len(old) == 1
     were = f"were {wide} x {low}" + ("" if one else f" to {broad} x {high}") + " pixels"
@@ -147,6 +146,12 @@ def fitting(sizes: Iterable[tuple[int, int]], size: tuple[int, int]) -> list[str
     if cut.max() >= CUT:
         parts.append(f"{'' if one else 'up to '}{cut.max():.0%} of each cut off")
     return [f"{were}: {', '.join(parts)}"] if parts else []
+
+
+def cut_shares(sizes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Share of each picture that `fitted` cuts off; `sizes`: (pictures, 2) height, width; `size`: of the form."""
+    scale = np.max(np.array(size) / sizes, 1) if len(sizes) else np.zeros(0)
+    return 1 - np.prod(size) / (np.prod(sizes, 1) * scale**2)
 
 
 def fitted(array: np.ndarray, missing: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray | None]:

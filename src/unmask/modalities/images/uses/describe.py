@@ -15,13 +15,13 @@ from unmask.modalities.images.network.build import usual_size
 from unmask.modalities.images.reading.account import class_notes
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
 from unmask.modalities.images.reading.copies import Alike, copy_notes, fingerprints, near_pairs, numbered
-from unmask.modalities.images.reading.decode import Form, fitting, places
+from unmask.modalities.images.reading.decode import Form, cut_shares, fitting, places
 from unmask.modalities.images.reading.inspection import Inspection, Seen, seen
 from unmask.modalities.images.reading.layout import masks_among
 from unmask.modalities.images.reading.sources import as_they_are
 from unmask.modalities.images.recipes import sides
 from unmask.modalities.images.uses.describe_report import report
-from unmask.modalities.images.uses.description import NAMED, Description, Finding, Kind, cut_shares, ends_of
+from unmask.modalities.images.uses.description import NAMED, Description, Finding, Kind, ends_of
 
 NEAR_MOST = 50_000
 """Pictures among which near copies are looked for: twenty seconds on one core."""
@@ -173,7 +173,7 @@ def _findings(
     if len(inspection.seen) > NEAR_MOST:
         lines.append(f"near copies were not looked for: more than {NEAR_MOST:,} pictures")
     sizes = np.array([(one.header.height, one.header.width) for one in inspection.seen]).reshape(-1, 2)
-    cut = np.zeros(0) if tiles else cut_shares(sizes, form)
+    cut = np.zeros(0) if tiles else cut_shares(sizes, (form.height, form.width))
     for line in lines:
         of_cut = line.endswith("cut off") and cut.max(initial=0) >= CUT
         severity: Literal["warning", "note"] = "warning" if line.startswith("warning: ") or of_cut else "note"

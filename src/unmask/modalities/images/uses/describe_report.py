@@ -13,9 +13,9 @@ from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.report import Report
 from unmask.modalities.images.network.batches import evenly
 from unmask.modalities.images.reading.copies import crossing, name_at
-from unmask.modalities.images.reading.decode import pictures
+from unmask.modalities.images.reading.decode import cut_shares, pictures
 from unmask.modalities.images.reading.inspection import Seen
-from unmask.modalities.images.uses.description import Description, cut_shares
+from unmask.modalities.images.uses.description import Description
 from unmask.modalities.images.uses.drawing import THUMB, Thumbnail, small, strip
 
 WORST = 0.1
@@ -102,9 +102,10 @@ def _classes(page: Report, found: Description) -> None:
 def _sizes(page: Report, found: Description) -> None:
     most = found.sizes.most_common(ROWS)
     form, left = found.form, len(found.sizes) - len(most)
-    rows = [(f"{w} x {h}", n, f"{cut_shares(np.array([[h, w]]), form)[0]:.0%}") for (h, w), n in most]
+    size = (form.height, form.width)
+    rows = [(f"{w} x {h}", n, f"{cut_shares(np.array([[h, w]]), size)[0]:.0%}") for (h, w), n in most]
     body = table(("width x height", "pictures", "cut off"), rows)
-    cut = cut_shares(np.array([(s.header.height, s.header.width) for s in found.inspection.seen]).reshape(-1, 2), form)
+    cut = cut_shares(np.array([(s.header.height, s.header.width) for s in found.inspection.seen]).reshape(-1, 2), size)
     worst = (
         [int(n) for n in np.argsort(-cut, kind="stable")[:OF_CLASS] if cut[n] >= WORST] if form.view != "tile" else []
     )

@@ -167,12 +167,5 @@ class Description(Printed):
         return lines
 
 
-def cut_shares(sizes: np.ndarray, form: Form) -> np.ndarray:
-    """Share of each picture that is cut off where it is brought to the form; `sizes`: (pictures, 2) height, width."""
-    size = np.array([form.height, form.width])
-    scale = np.max(size / sizes, 1) if len(sizes) else np.zeros(0)
-    return 1 - np.prod(size) / (np.prod(sizes, 1) * scale**2)
-
-
 def ends_of(all_seen: Sequence[Seen]) -> np.ndarray:
     return np.array([(one.low, one.high) for one in all_seen if not np.isnan(one.low)]).reshape(-1, 2)
