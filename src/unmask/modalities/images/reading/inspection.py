@@ -12,7 +12,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.modalities.images.formats.picture import PLAIN, Ambiguous, Broken, Choice, Header, Picture, Source
-from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
+from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, common_size
 from unmask.modalities.images.reading.copies import digest, shrunk
 from unmask.modalities.images.reading.decode import Form, broken, mapper, opened
 from unmask.modalities.images.reading.listing import File, form_of, in_order, listed
@@ -131,7 +131,6 @@ class Inspection:
             return form_of(found, replace(how, size=size))
         except UserError as error:
             self.refused = (error.what, error.hint)
-            sizes = sorted({(h.height, h.width) for _, h in found})
-            height, width = size(sizes) if callable(size) else (size, size) if isinstance(size, int) else size
+            height, width = common_size([(name, h.height, h.width) for name, h in found], size)
             first = found[0][1]
             return Form(height=height, width=width, channels=first.channels, depth=first.depth)

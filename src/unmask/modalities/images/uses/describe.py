@@ -12,7 +12,7 @@ import numpy as np
 from unmask.errors import UserError, first_of, setting
 from unmask.modalities.images.formats.picture import Header, Picture
 from unmask.modalities.images.network.build import usual_size
-from unmask.modalities.images.reading.account import class_notes
+from unmask.modalities.images.reading.account import class_notes, typical_ends, value_range
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
 from unmask.modalities.images.reading.copies import Alike, copy_notes, fingerprints, near_pairs, numbered
 from unmask.modalities.images.reading.decode import Form, cut_shares, fitting, places
@@ -110,9 +110,8 @@ def _kinds(all_seen: Sequence[Seen]) -> list[Kind]:
     found = []
     for (channels, depth), numbers in sorted(of.items(), key=lambda item: -len(item[1])):
         full = [n for n in numbers if not all_seen[n].blank]
-        ends = ends_of([all_seen[n] for n in numbers])
-        usual = np.median(ends_of([all_seen[n] for n in full or numbers]), 0) if len(ends) else np.zeros(2)
-        least, most = (ends[:, 0].min(), ends[:, 1].max()) if len(ends) else (0.0, 0.0)
+        least, most = value_range(ends_of([all_seen[n] for n in numbers]))
+        usual = typical_ends(ends_of([all_seen[n] for n in full or numbers]))
         span = max(usual[1] - usual[0], 1e-30)
         outliers = [
             n
@@ -125,8 +124,8 @@ def _kinds(all_seen: Sequence[Seen]) -> list[Kind]:
                 channels=channels,
                 depth=depth,
                 which=np.array(numbers),
-                range=(float(least), float(most)),
-                typical=(float(usual[0]), float(usual[1])),
+                range=(least, most),
+                typical=(usual[0], usual[1]),
                 outliers=np.array(outliers, np.int64),
             )
         )

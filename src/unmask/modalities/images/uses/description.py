@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +33,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
-        return {"severity": self.severity, "code": self.code, "text": self.text, "pictures": self.pictures}
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
