@@ -14,7 +14,7 @@ from unmask.modalities.images.network.batches import evenly
 from unmask.modalities.images.network.features import features
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.uses.drawing import LARGEST, gallery, heat, shown_range, to_rgb, triptych
-from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.uses.model import ImageModel
 from unmask.modalities.images.uses.neighbours import neighbours_of
 
 
@@ -36,12 +36,9 @@ def _some(images: ImageSet, count: int) -> ImageSet:
     return images.take(evenly(np.arange(len(images)), count))
 
 
-def triptychs(
-    model: str | Path | ImageModel, images: ImageSet, count: int = 8, ratio: float | None = None
-) -> list[np.ndarray]:
+def triptychs(model: ImageModel, images: ImageSet, count: int = 8, ratio: float | None = None) -> list[np.ndarray]:
     """Original | masked | reconstructed of a few pictures."""
-    loaded = model if isinstance(model, ImageModel) else load(model)
-    r = loaded.reconstruct(_some(images, count), ratio=ratio)
+    r = model.reconstruct(_some(images, count), ratio=ratio)
     shown = shown_range(r.original, r.unknown)
     return [
         triptych(o, h, f, None if r.unknown is None else r.unknown[n], shown)
@@ -49,11 +46,10 @@ def triptychs(
     ]
 
 
-def attention_pictures(model: str | Path | ImageModel, images: ImageSet, count: int = 8) -> list[np.ndarray]:
+def attention_pictures(model: ImageModel, images: ImageSet, count: int = 8) -> list[np.ndarray]:
     """Pictures beside where the last layer looks."""
-    loaded = model if isinstance(model, ImageModel) else load(model)
-    found = loaded.read(_some(images, count))
-    maps = loaded.attention(found).mean(1)
+    found = model.read(_some(images, count))
+    maps = model.attention(found).mean(1)
     shown = shown_range(found.pixels, found.missing)
     return [
         heat(p, m, None if found.missing is None else found.missing[n], shown)
@@ -78,13 +74,13 @@ _COLOURS = np.array(
 _NAMES = ("blue", "orange", "green", "red", "violet", "brown", "pink", "grey", "olive", "cyan")
 
 
-def embedding_sections(model: ImageModel, images: ImageSet, seed: int = 0) -> list[tuple[str, Markup, str]]:
+def embedding_sections(model: ImageModel, images: ImageSet) -> list[tuple[str, Markup, str]]:
     """(title, content, note) of two sections of a report: nearest neighbours and the map; [] for less than four."""
     found = model.read(images.take(evenly(np.arange(len(images)), MAPPED)))
     if len(found) < 4:
         return []
     vectors = features(model.model, found, model._context())  # of tiles each its own
-    place, how = places(vectors, seed)
+    place, how = places(vectors)
     framed = found.labels is not None and len(found.classes) <= len(_COLOURS)
     caption = f"{len(found)} pictures by their embeddings, in two dimensions by {how}."
     if framed:
