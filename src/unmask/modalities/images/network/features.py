@@ -43,11 +43,10 @@ def features(
     *,
     pooling: ImagePooling = "mean",
     normalise: bool = False,
-    rows: int | None = None,
 ) -> np.ndarray:
     """Pooled encoder states of pictures of the model's size, (pictures, width) float32; of pooling 'grid' (pictures,
     cells x width)."""
-    batches = image_batches(model.codec, images, rows or inference_rows(model))
+    batches = image_batches(model.codec, images, inference_rows(model))
     width = model.encoder.config.width
     if pooling == "grid":
         pool: Pool = grid_pool
@@ -106,24 +105,20 @@ def pooled(vectors: np.ndarray, images: ImageSet) -> np.ndarray:
     return (total / np.maximum(share, 1e-12)[:, None]).astype(vectors.dtype)
 
 
-def knn_predict(
-    train: np.ndarray,
-    labels: np.ndarray,
-    test: np.ndarray,
-    *,
-    k: int = 20,
-    temperature: float = 0.07,
-    chunk: int = 1024,
-) -> np.ndarray:
+_TEMPERATURE, _CHUNK = 0.07, 1024
+"""Of the votes of neighbours; vectors whose neighbours are looked for at a time."""
+
+
+def knn_predict(train: np.ndarray, labels: np.ndarray, test: np.ndarray, *, k: int = 20) -> np.ndarray:
     """Classes by the k nearest training vectors (cosine), each voting exp(cosine / temperature) (Wu et al. 2018)."""
     known = F.normalize(torch.from_numpy(np.ascontiguousarray(train)).float(), dim=-1)
     queries = F.normalize(torch.from_numpy(np.ascontiguousarray(test)).float(), dim=-1)
     classes = torch.from_numpy(labels)
     count = int(labels.max()) + 1
     out = []
-    for part in queries.split(chunk):
+    for part in queries.split(_CHUNK):
         near, which = (part @ known.t()).topk(min(k, len(known)), -1)
-        votes = torch.zeros(len(part), count).scatter_add_(1, classes[which], ((near - 1) / temperature).exp())
+        votes = torch.zeros(len(part), count).scatter_add_(1, classes[which], ((near - 1) / _TEMPERATURE).exp())
         out.append(votes.argmax(-1))
     return torch.cat(out).numpy() if out else np.zeros(0, np.int64)
 

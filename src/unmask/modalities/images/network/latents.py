@@ -205,7 +205,7 @@ _FURTHEST, _KNOTS = 3.0, 17
 """The characteristic function is compared at so many points between 0 and the furthest one."""
 
 
-def sigreg(embeddings: Float[Tensor, "n width"], generator: torch.Generator, *, directions: int = DIRECTIONS) -> Tensor:
+def sigreg(embeddings: Float[Tensor, "n width"], generator: torch.Generator) -> Tensor:
     """How far embeddings are from a standard normal distribution in all directions: about 1 or less where they follow
     it, of the order of n where they are all alike.
 
@@ -214,7 +214,7 @@ def sigreg(embeddings: Float[Tensor, "n width"], generator: torch.Generator, *, 
     2025, 'LeJEPA', section 4: sketched isotropic Gaussian regularisation). It is the mean over the directions, and is a
     function of all n embeddings together. `generator`: of the directions, on the CPU."""
     x = embeddings.float()
-    towards = torch.randn(x.shape[1], directions, generator=generator)
+    towards = torch.randn(x.shape[1], DIRECTIONS, generator=generator)
     towards = (towards / towards.norm(dim=0)).to(x.device)
     at = torch.linspace(0, _FURTHEST, _KNOTS, device=x.device)
     normal = (-at.square() / 2).exp()

@@ -11,7 +11,6 @@ from unmask.core.corruption import (
     ALL_MASK,
     Corruption,
     Ratio,
-    Replacement,
     Selector,
     Slots,
     Uniform,
@@ -97,7 +96,6 @@ def image_corruption(
     hide: str = "patch",
     ratio: float = 0.75,
     unit: int | None = None,
-    replace: Replacement = ALL_MASK,
     static: bool = False,
     own: str | None = None,
 ) -> Corruption:
@@ -106,7 +104,7 @@ def image_corruption(
     `hide`; `hide`: 'patch', 'unit' (squares of `unit` pixels; SimMIM: 32 whatever the patch) or 'block'
     (rectangles)."""
     if own is not None:
-        return Corruption(select=own_selector(own, ratio), replace=replace, static=static)
+        return Corruption(select=own_selector(own, ratio), replace=ALL_MASK, static=static)
     patches = config.patches
     select: Selector
     if hide == "unit":
@@ -122,7 +120,7 @@ def image_corruption(
         select = Rectangles(ratio=share, rows=config.grid[0], columns=config.grid[1], first=int(config.class_token))
     else:
         select = Uniform(ratio=hidden_count(patches, ratio) / patches)
-    return Corruption(select=select, replace=replace, static=static)
+    return Corruption(select=select, replace=ALL_MASK, static=static)
 
 
 def unit_block(config: PatchCodecConfig, unit: int | None) -> int:
