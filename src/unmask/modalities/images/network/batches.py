@@ -81,8 +81,7 @@ def image_batches(codec: PatchCodec, images: ImageSet, rows: int) -> Iterator[tu
     number."""
     mean, deviation = codec.mean.cpu(), codec.deviation.cpu()
     for part in chunks(len(images), rows):
-        missing = None if images.missing is None else images.missing[part]
-        seen = (torch.from_numpy(model_floats(images.pixels[part], missing)) - mean) / deviation
+        seen = (model_floats(images, part) - mean) / deviation
         numbers = np.arange(part.start, part.stop)
         yield image_batch(codec.config, seen, numbers), numbers
 
@@ -120,8 +119,7 @@ def batch_maker(
     config = codec.config
 
     def seen(numbers: np.ndarray, identity: np.ndarray, epoch: int) -> Tensor:
-        missing = None if images.missing is None else images.missing[numbers]
-        pixels = torch.from_numpy(model_floats(images.pixels[numbers], missing))
+        pixels = model_floats(images, numbers)
         if augment is not None:
             pixels = augment(pixels, identity, key=(seed, epoch), size=config.image)
         elif native:
@@ -154,12 +152,13 @@ def as_floats(pixels: np.ndarray) -> np.ndarray:
     )
 
 
-def model_floats(pixels: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
-    """`as_floats`, NaN where a pixel is missing, as the model reads them."""
-    floats = as_floats(pixels)
-    if missing is not None and missing.any():
+def model_floats(images: ImageSet, which: np.ndarray | slice) -> Float[Tensor, "n channels height width"]:
+    """`as_floats` of some pictures, NaN where a pixel is missing, as the model reads them."""
+    floats = as_floats(images.pixels[which])
+    if images.missing is not None:
+        missing = images.missing[which]
         floats[np.broadcast_to(missing[:, None], floats.shape)] = np.nan
-    return floats
+    return torch.from_numpy(floats)
 
 
 def channel_statistics(
