@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.given import array_of
-from unmask.modalities.images.formats.picture import Alpha, Choice, Picture, Slice
+from unmask.modalities.images.formats.picture import Choice, Picture
 from unmask.modalities.images.reading import decode
 from unmask.modalities.images.reading.decode import Form, View, examples, fitted, fitting, places, with_channels
 from unmask.modalities.images.reading.lazy import LazyArray, PictureStore
@@ -176,20 +176,15 @@ def _stacked(missing: Sequence[np.ndarray | None], size: tuple[int, int]) -> np.
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(Choice):
     """How pictures are read; see `sources.read_images`."""
 
     size: Size = None
-    channels: int | None = None
     depth: str | None = None
     workers: int | None = None
     strict: bool = False
     column: str | None = None
     label_column: str | None = None
-    planes: str | int | None = None
-    alpha: Alpha | None = None
-    nodata: float | None = None
-    slice: Slice = "axial"
     view: View = "shrink"
     overlap: int = 0
     group: str | None = None
@@ -203,9 +198,7 @@ class ReadOptions:
     @property
     def choice(self) -> Choice:
         """How files are read that can be read in more than one way."""
-        return Choice(
-            planes=self.planes, channels=self.channels, alpha=self.alpha, nodata=self.nodata, slice=self.slice
-        )
+        return Choice(**{f.name: getattr(self, f.name) for f in fields(Choice)})
 
 
 PLAIN = ReadOptions()
