@@ -86,20 +86,15 @@ def copies(*sets: ImageSet) -> np.ndarray | None:
         return None
     sums = [_checksums(images.pixels) for images in sets]
     _, inverse, counts = np.unique(np.concatenate(sums), return_inverse=True, return_counts=True)
-    pixels = (images.pixels[i] if several else None for images, several, i in _places(sets, counts[inverse] > 1))
-    return numbered(None if p is None else digest(p) for p in pixels)
+    every = ((images.pixels, i) for images in sets for i in range(len(images)))
+    several = counts[inverse] > 1
+    return numbered(digest(pixels[i]) if some else None for (pixels, i), some in zip(every, several, strict=True))
 
 
 def _checksums(pixels: np.ndarray | StoredArray) -> np.ndarray:
     if isinstance(pixels, StoredArray):
         return pixels.checksums
     return np.array([zlib.crc32(np.ascontiguousarray(p).data) for p in pixels], np.uint32)
-
-
-def _places(sets: Sequence[ImageSet], flags: np.ndarray) -> Iterator[tuple[ImageSet, bool, int]]:
-    """Of every picture of all sets: its set, its flag, and its number there."""
-    each = ((images, i) for images in sets for i in range(len(images)))
-    return ((images, bool(flag), i) for (images, i), flag in zip(each, flags, strict=True))
 
 
 def shrunk(pixels: np.ndarray, missing: np.ndarray | None = None) -> np.ndarray:
