@@ -103,11 +103,12 @@ def places(height: int, width: int, form: Form) -> list[tuple[int, int]]:
     """
     if form.view == "shrink":
         return [(0, 0)]
-    tops, lefts = (_starts(n, side, form.overlap) for n, side in ((height, form.height), (width, form.width)))
+    tops, lefts = (starts(n, side, form.overlap) for n, side in ((height, form.height), (width, form.width)))
     return [(top, left) for top in tops for left in lefts]
 
 
-def _starts(length: int, side: int, overlap: int) -> list[int]:
+def starts(length: int, side: int, overlap: int) -> list[int]:
+    """Where tiles begin along a side: evenly, neighbours sharing `overlap` pixels or a little more."""
     if length <= side:
         return [0]
     count = 1 + -(-(length - side) // (side - overlap))

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unmask.modalities.images.reading import decode
 from unmask.modalities.images.segment.crops import mirrored
 from unmask.modalities.images.segment.network import SegmentNet
 
@@ -36,9 +37,7 @@ def starts(length: int, side: int) -> list[int]:
     """
     if length <= side:
         return [(length - side) // 2]
-    step = max(1, int(side * (1 - OVERLAP)))
-    count = 1 + -(-(length - side) // step)
-    return [round(k * (length - side) / (count - 1)) for k in range(count)]
+    return decode.starts(length, side, side - max(1, int(side * (1 - OVERLAP))))
 
 
 def weights(side: int) -> np.ndarray:
