@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -313,9 +314,6 @@ def decode_all(files: PictureFiles) -> Iterator[list[Picture] | Broken]:
         yield from counted(mapped(decoding, files.sources), len(files))
 
 
-_ENDINGS: set[str] = set()
-
-
 def opened(source: Source, choice: Choice = PLAIN) -> Opened | Broken | Ambiguous:
     """A file, by its format: the headers of its pictures and a way to decode them."""
     try:
@@ -355,12 +353,8 @@ def name_of(name: str, part: str) -> str:
 
 def described(headers: Sequence[Header]) -> list[str]:
     """What was made of files, said once for all of one kind: '12 pictures: z=7 channel=3: planes=max of 7 z'."""
-    counts: dict[str, int] = {}
-    for header in headers:
-        note = ": ".join(p for p in (header.axes, "; ".join(header.notes)) if p)
-        if note:
-            counts[note] = counts.get(note, 0) + 1
-    return [f"{count} pictures: {note}" for note, count in sorted(counts.items(), key=lambda item: -item[1])]
+    notes = (": ".join(p for p in (header.axes, "; ".join(header.notes)) if p) for header in headers)
+    return [f"{count} pictures: {note}" for note, count in Counter(filter(None, notes)).most_common()]
 
 
 def is_picture(path: Path) -> bool:
@@ -371,12 +365,11 @@ def is_picture(path: Path) -> bool:
     return path.suffix == "" and path.is_file() and dicom.is_dicom(path)
 
 
-def _endings() -> set[str]:
-    if not _ENDINGS:
-        known = Image.registered_extensions()
-        _ENDINGS.update(e for e, name in known.items() if name in Image.OPEN and name not in ("PDF", "MPEG", "HDF5"))
-        _ENDINGS.update((*tiff.ENDINGS, *dicom.ENDINGS))
-    return _ENDINGS
+@functools.cache
+def _endings() -> frozenset[str]:
+    known = Image.registered_extensions().items()
+    readable = {e for e, name in known if name in Image.OPEN and name not in ("PDF", "MPEG", "HDF5")}
+    return frozenset(readable.union(tiff.ENDINGS, dicom.ENDINGS))
 
 
 def _reader(source: Source):  # type: ignore[no-untyped-def]
