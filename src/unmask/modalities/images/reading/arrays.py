@@ -11,7 +11,7 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.given import array_of
-from unmask.modalities.images.formats.picture import Choice, Picture
+from unmask.modalities.images.formats.picture import Choice, Picture, either
 from unmask.modalities.images.reading import decode
 from unmask.modalities.images.reading.decode import Form, View, examples, fitted, fitting, places, with_channels
 from unmask.modalities.images.reading.lazy import LazyArray, PictureStore
@@ -390,11 +390,11 @@ def _image_set(pixels: np.ndarray, labels: Any, name: str, how: ReadOptions) -> 
     missing = np.asarray(np.ma.getmaskarray(pixels).any(-1)) if masked else None
     pixels = np.ma.filled(pixels, 0)
     if how.nodata is not None:
-        missing = _either(missing, (pixels == how.nodata).any(-1))
+        missing = either(missing, (pixels == how.nodata).any(-1))
     if pixels.dtype.kind == "f":
         # A nodata value is often the largest negative float: compared before it is cut to 32 bits.
         pixels = pixels.astype(np.float32, copy=False)
-        missing = _either(missing, np.isnan(pixels).any(-1))
+        missing = either(missing, np.isnan(pixels).any(-1))
         _refuse_infinity(pixels, missing, name)
     elif pixels.dtype.kind in "iu" and pixels.dtype not in (np.uint8, np.uint16):
         low, high = (int(pixels.min()), int(pixels.max())) if pixels.size else (0, 0)
@@ -412,21 +412,17 @@ def _image_set(pixels: np.ndarray, labels: Any, name: str, how: ReadOptions) -> 
             raise UserError(f"{name}: {len(pixels)} pictures and {len(labels)} labels", hint="Give one label each.")
     numbers, classes = number_classes(labels)
     pixels, notes = np.ascontiguousarray(pixels), []
-    if missing is not None and missing.any():
+    if missing is not None:
         pixels = np.where(missing[..., None], np.zeros((), pixels.dtype), pixels)
         some = int(missing.any((1, 2)).sum())
         notes = [f"{missing.mean():.1%} of the pixels missing, in {some} of {len(pixels)} pictures"]
-    else:
-        missing = None
     return ImageSet(pixels=pixels, labels=numbers, classes=classes, missing=missing, notes=notes)
 
 
-def _either(one: np.ndarray | None, other: np.ndarray) -> np.ndarray:
-    return other if one is None else one | other
-
-
-def _refuse_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
-    infinite = np.isinf(pixels) & ~missing[..., None]
+def _refuse_infinity(pixels: np.ndarray, missing: np.ndarray | None, name: str) -> None:
+    infinite = np.isinf(pixels)
+    if missing is not None:
+        infinite &= ~missing[..., None]
     bad = infinite.reshape(len(pixels), -1).any(1)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
