@@ -99,10 +99,9 @@ class ClassifierSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "layer_decay")
-        require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "probe_rate", "average")
+        require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "layer_decay", "probe_rate", "average")
         require(self, lambda v: 0 < v < 1, "a probability between 0 and 1", "threshold")
-        require(self, lambda v: v is None or 0 <= v < 1, "a share from 0 to below 1, or none", "smoothing")
+        require(self, lambda v: 0 <= v < 1, "a share from 0 to below 1, or none", "smoothing")
         require_shares(self, "drop_path", "holdout")
         if self.start == "probe" and self.from_scratch:
             raise UserError(

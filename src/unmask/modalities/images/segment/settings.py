@@ -6,8 +6,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
-from unmask.errors import UserError
-from unmask.modalities.images.recipes import UNREAD
+from unmask.modalities.images.recipes import UNREAD, sides
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -97,9 +96,8 @@ class SegmenterSettings:
         require(self, lambda v: 0 <= v <= 1, "a share, 0 to 1", "balance")
         require(self, lambda v: v >= 0, "a number, 0 or more", "dice", "bend", "jitter")
         require(self, lambda v: v >= 1, "a number, 1 or more", "class_weight")
-        require(self, lambda v: v is None or 0 < v[0] <= v[1], "low,high with 0 < low <= high", "scale")
-        if self.crop is not None and min(self.crop if isinstance(self.crop, tuple) else (self.crop,)) < 1:
-            raise UserError(f"crop={self.crop}", hint="Expected pixels: a side, or height,width.")
+        require(self, lambda v: 0 < v[0] <= v[1], "low,high with 0 < low <= high", "scale")
+        require(self, lambda v: min(sides(v)) >= 1, "pixels: a side, or height,width", "crop")
 
 
 FEWEST = 5
