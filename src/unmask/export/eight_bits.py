@@ -16,6 +16,7 @@ import numpy as np
 from unmask.export.graph import MASKED, Graph
 from unmask.families.heads import SEQUENCE, SPAN
 from unmask.families.onnx_import import EIGHT, SCALE, TRANSPOSED, ZERO
+from unmask.modalities.text.tasks.encoding import ExampleMaker, share
 
 AGREES = 0.97
 """Least agreement of an 8-bit file whose products are in 8 bits; below it, weights alone are tried."""
@@ -60,8 +61,12 @@ def sample(model: Any, kind: str, texts: Sequence[str] | None, inputs: Sequence[
     task = model.folder.settings.get("task") or {}
     if kind == SPAN or task.get("pair"):
         starts = [" ".join(t.split()[:12]) for t in texts[1:] + texts[:1]]
-        made = [model.tokenizer.encode_pair(a, b, max_slots=most) for a, b in zip(starts, texts, strict=True)]
-        rows = [(np.asarray(e.ids, np.int64), np.asarray(e.type_ids, np.int64)) for e in made]
+        maker = ExampleMaker(model.tokenizer, slots=most, types=True)
+        rows = []
+        for start, text in zip(maker.texts(starts), maker.texts(texts), strict=True):
+            kept, before = share(len(text), len(start), most - maker.pair.size)
+            made = maker.example([start.ids[:before], text.ids[:kept]], 0)
+            rows.append((made.values["token"], made.values["type"]))
     else:
         rows = [(ids, np.zeros_like(ids)) for ids in model.tokenizer.ids(texts, max_slots=most)]
     rng, special = np.random.default_rng(2), list(model.tokenizer.special_ids)

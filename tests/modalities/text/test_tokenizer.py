@@ -9,6 +9,7 @@ import pytest
 
 from text_corpus import SENTENCES, made_model, tokenizer
 from unmask.errors import UserError
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.filling import blank_examples
 
@@ -163,11 +164,8 @@ def test_a_mark_that_is_dropped_belongs_to_its_word(text, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     made = Tokenizer.load(tmp_path)
-    for pair in (False, True):
-        e = made.encode_pair("a", text) if pair else made.encode([text])[0]
-        spans = e.offsets[3:-1] if pair else e.offsets[1:-1]
-        covered = "".join(text[a:b] for a, b in spans)
-        assert covered == text.replace(" ", "")
+    covered = "".join(text[a:b] for a, b in made.encode([text])[0].offsets[1:-1])
+    assert covered == text.replace(" ", "")
 
 
 def test_bert_vocabulary_honours_lower_case(tmp_path):
@@ -202,15 +200,12 @@ def test_roberta_files_are_read_as_transformers_does(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pair_is_its_texts_side_by_side(kind):
     made, (a, b) = tokenizer(kind), SENTENCES[:2]
-    e, first, second = made.encode_pair(a, b), *(made.encode([t], specials=False)[0] for t in (a, b))
-    assert e.ids.tolist() == [2, *first.ids, 3, *second.ids, 3]
-    edge = len(first) + 1
-    assert e.offsets[edge + 1 : -1].tolist() == second.offsets.tolist()
-    assert e.units[1:edge].tolist() == first.units.tolist()
-    assert (e.units[edge + 1 : -1] - first.units.max() - 1).tolist() == second.units.tolist()
-    assert e.type_ids.tolist() == [0] * (edge + 1) + [1] * (len(second) + 1)
-    short = made.encode_pair(a, b, max_slots=9)
-    assert short.ids.tolist() == [2, *first.ids[:3], 3, *second.ids[:3], 3]
+    first, second = (made.encode([t], specials=False)[0] for t in (a, b))
+    [e] = ExampleMaker(made, slots=99, types=True).whole([a], [b])
+    assert e.values["token"].tolist() == [2, *first.ids, 3, *second.ids, 3]
+    assert e.values["type"].tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    [short] = ExampleMaker(made, slots=9, types=True).whole([a], [b])
+    assert short.values["token"].tolist() == [2, *first.ids[:3], 3, *second.ids[:3], 3]
 
 
 def test_half_a_surrogate_pair_is_read_as_unknown_and_offsets_hold():

@@ -259,9 +259,9 @@ class Hypotheses:
 
     def room(self, template: str) -> int:
         """Tokens of a text that are read beside the longest hypothesis."""
-        around = len(self.tokenizer.encode_pair("", ""))
-        hypotheses = self.tokenizer.encode(list(self._hypotheses(template).values()), specials=False)
-        return self.model.slots - around - max(map(len, hypotheses))
+        encoder = self.model.task.encoder
+        hypotheses = encoder.texts(list(self._hypotheses(template).values()))
+        return encoder.slots - encoder.pair.size - max(map(len, hypotheses))
 
     def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
         """(texts, labels) log odds."""

@@ -53,14 +53,12 @@ class Encoded:
             token before them.
         special: True at tokens the tokenizer added ([CLS], [SEP]). A mask token written in the text is not special:
             its id is `mask_id` and it is a unit of its own.
-        type_ids: for pairs, the token types the model expects (BERT: 0 first text, 1 second); else None.
     """
 
     ids: np.ndarray
     units: np.ndarray
     offsets: np.ndarray
     special: np.ndarray
-    type_ids: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -291,7 +289,7 @@ class Tokenizer(Guessed):
         out: list[Encoded] = []
         for group in _groups(texts):
             encodings = self.backend.encode_batch(group, add_special_tokens=specials)
-            out += [self._encoded([text], e) for text, e in zip(group, encodings, strict=True)]
+            out += [self._encoded(text, e) for text, e in zip(group, encodings, strict=True)]
         return out if max_slots is None else [_select(e, self._kept(e.ids, max_slots)) for e in out]
 
     def ids(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[np.ndarray]:
@@ -315,56 +313,23 @@ class Tokenizer(Guessed):
         kept = [np.arange(before), np.arange(start, start + inside), np.arange(len(ids) - after, len(ids))]
         return np.concatenate(kept)[:most]
 
-    def encode_pair(self, first: str, second: str, *, max_slots: int | None = None) -> Encoded:
-        """Tokenise two texts as one example; offsets are into each its own text, units of the second follow the
-        first's.
-
-        Args:
-            max_slots: cut the longer text until the pair fits.
-        """
-        pair = (sound(first), sound(second))
-        encoding = self.backend.encode_batch([pair])[0]
-        made = self._encoded(pair, encoding)
-        if max_slots is None or len(made) <= max_slots:
-            return made
-        belongs = np.array([-1 if s is None else s for s in encoding.sequence_ids])
-        places = [np.flatnonzero(belongs == 0).tolist(), np.flatnonzero(belongs == 1).tolist()]
-        fixed = len(made) - len(places[0]) - len(places[1])
-        if max_slots < fixed + 2:
-            raise UserError(f"slots={max_slots}: no room for two texts", hint=f"Use {fixed + 2} or more.")
-        for _ in range(len(made) - max_slots):
-            max(places, key=len).pop()
-        keep = np.sort(np.concatenate([np.flatnonzero(belongs < 0), *places]).astype(np.int64))
-        return _select(made, keep)
-
-    def _encoded(self, texts: Sequence[str], encoding: Any) -> Encoded:
-        """Arrays from the Rust side's lists; `texts` are the one or two texts of the encoding."""
+    def _encoded(self, text: str, encoding: Any) -> Encoded:
+        """Arrays from the Rust side's lists."""
         ids, offsets, words = np.array(encoding.ids, np.int32), encoding.offsets, encoding.word_ids
         special = np.array(encoding.special_tokens_mask, bool)
         if self.mask_id is not None:
             special &= ids != self.mask_id
         written = self._written[ids]
-        alone = written.tolist() if written.any() else None
-        types = None
         if self.by_character:
             real = np.array([w is not None for w in words], bool)
             units = np.where(real, np.cumsum(real) - 1, -1).astype(np.int32)
-        elif len(texts) == 1:
-            units = word_units(texts[0], offsets, words, alone=alone)
         else:
-            units = np.full(len(ids), -1, np.int32)
-            for which, text in enumerate(texts):
-                own = [w if s == which else None for w, s in zip(words, encoding.sequence_ids, strict=True)]
-                part = word_units(text, offsets, own, alone=alone)
-                units = np.where(part >= 0, part + units.max(initial=-1) + 1, units)
-        if len(texts) == 2:
-            types = np.array(encoding.type_ids, np.int32)
+            units = word_units(text, offsets, words, alone=written.tolist() if written.any() else None)
         flat = np.fromiter(chain.from_iterable(offsets), np.int32, 2 * len(offsets)).reshape(-1, 2)
-        if not all(text.isascii() for text in texts):
-            belongs = np.array([-1 if s is None else s for s in encoding.sequence_ids])
-            for which, text in enumerate(texts):
-                flat[belongs == which] = with_marks(text, flat[belongs == which])
-        return Encoded(ids=ids, units=units, offsets=flat, special=special, type_ids=types)
+        if not text.isascii():
+            inside = np.array([s is not None for s in encoding.sequence_ids], bool)
+            flat[inside] = with_marks(text, flat[inside])
+        return Encoded(ids=ids, units=units, offsets=flat, special=special)
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -415,10 +380,7 @@ def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _select(e: Encoded, keep: np.ndarray) -> Encoded:
-    types = None if e.type_ids is None else e.type_ids[keep]
-    return Encoded(
-        ids=e.ids[keep], units=e.units[keep], offsets=e.offsets[keep], special=e.special[keep], type_ids=types
-    )
+    return Encoded(ids=e.ids[keep], units=e.units[keep], offsets=e.offsets[keep], special=e.special[keep])
 
 
 def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: int = 1000) -> list[str]:
