@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import Example
-from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
+from unmask.modalities.events.network.codec import EventCodec
+from unmask.modalities.events.recipes import Structure
 from unmask.modalities.events.records.vocabulary import FIRST
 
 CODES = FIRST + 10
@@ -46,11 +47,11 @@ class Events:
         return Example(values=values, identity=identity, special=special, unit=unit)
 
     def codec(self) -> nn.Module:
-        more: dict[str, Any] = {"evidence": True}
+        structure, weights = Structure(evidence=True), (1.0, 1.0, 0.1)
         if self.known:
             clock = ("age_months", "segment", "time2vec_age", "time2vec_time", "time_sines", "age_sines")
-            more = {"clock": clock, "joined": True, "hides": "code", "time_weight": 0.0}
-        codec = EventCodec(EventCodecConfig(codes=CODES, width=32, deviation=0.3, **more))
+            structure, weights = Structure(clock=clock, joined=True, hides="code"), (1.0, 1.0, 0.0)
+        codec = EventCodec(codes=CODES, width=32, weights=weights, structure=structure, deviation=0.3)
         if codec.evidence is not None:  # it starts at zero: no law could be broken by it
             nn.init.normal_(codec.evidence.weight)
         return codec

@@ -23,7 +23,7 @@ MUTANTS = [
         1,
         "events: the time of a hidden event is told",
         (MODEL, "tensor.view(-1, *tensor.shape[2:])[hidden.masked] = 0", "pass"),
-        (CODEC, 'masked if self.config.hides == "all" else None', "None"),
+        (CODEC, 'masked if self.structure.hides == "all" else None', "None"),
     ),
     mutant(
         3,

@@ -81,7 +81,7 @@ def test_what_is_hidden_changes_nothing(built: Built):
 
     hidden = replace(built.hidden, action=torch.full_like(built.hidden.action, MASK))
     values = {k: v.clone() for k, v in built.batch.values.items()}
-    for name in built.model.codec.config.channels:
+    for name in built.model.codec.channels:
         new = values[name].view(-1)
         new[hidden.flat] = new[hidden.flat.flip(0)] + (1 if name in ("value", "hours") else 0)
     with torch.no_grad():

@@ -8,8 +8,6 @@ codec's `context_channels`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +19,7 @@ from unmask.core.model import WantedSlots
 from unmask.core.prediction import Categorical, no_mean, no_probabilities, weighted_sum
 from unmask.kernels.fused_linear import round_up
 from unmask.modalities.events.network.clock import Clock, squash, stretch
+from unmask.modalities.events.recipes import Structure
 from unmask.modalities.events.records.histories import Histories, ranks
 from unmask.modalities.events.records.vocabulary import CLS, FIRST
 
@@ -129,30 +128,6 @@ ALWAYS = ("timed", "age_at_start", "start_year", "prediction_hours")
 """Known of hidden events too: that they have a time (static facts are never hidden), and the patient's age at the
 origin, its date and the time of asking, the same for the whole history. The age at an event is made of these and its
 hours, and hidden with them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventCodecConfig:
-    """How events are read: how many codes there are, the weight of each target's loss (0 leaves it out), and what
-    `recipes.Structure` has. `deviation` is that of the codes' initial embeddings; without a norm behind them, they must
-    be heard beside the clock."""
-
-    codes: int
-    width: int = 64
-    code_weight: float = 1.0
-    value_weight: float = 1.0
-    time_weight: float = 0.1
-    clock: tuple[str, ...] = ("scales",)
-    joined: bool = False
-    hides: Literal["all", "code"] = "all"
-    values: bool = True
-    evidence: bool = False
-    deviation: float = 0.02
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        """What of an event is hidden and predicted, in the order of the targets' columns."""
-        return CHANNELS if self.hides == "all" else CHANNELS[:3]
 
 
 class EventPrediction:
@@ -285,37 +260,46 @@ def log_density(x: Tensor, location: Tensor, log_variance: Tensor, tempered: boo
 
 
 class EventCodec(nn.Module):
-    """Embeds events and predicts them back. `valued`: (codes,) whether a code ever came with a value among the training
-    patients."""
+    """Embeds events and predicts them back.
+
+    Args:
+        codes: how many there are.
+        weights: of code, value and time in the loss; 0 leaves one out.
+        deviation: of the codes' initial embeddings; without a norm behind them, they must be heard beside the clock.
+
+    Attributes:
+        channels: what of an event is hidden and predicted, in the order of the targets' columns.
+        valued: (codes,) whether a code ever came with a value among the training patients.
+    """
 
     drops_missing = False
     edges: Tensor
     valued: Tensor
     forbidden: Tensor
 
-    def __init__(self, config: EventCodecConfig) -> None:
+    def __init__(
+        self, *, codes: int, width: int, weights: tuple[float, float, float], structure: Structure, deviation: float
+    ) -> None:
         super().__init__()
-        self.config = config
-        self.context_channels: tuple[str, ...] = (
-            (*ALWAYS, "visit") if config.hides == "all" else (*ALWAYS, "visit", "hours")
-        )
-        w = config.width
-        self.code = nn.Embedding(config.codes, w)
+        self.structure, self.weights, w = structure, weights, width
+        self.channels = CHANNELS if structure.hides == "all" else CHANNELS[:3]
+        self.context_channels = (*ALWAYS, "visit", *(name for name in CHANNELS if name not in self.channels))
+        self.code = nn.Embedding(codes, w)
         self.value = nn.Linear(PIECES + 1, w)
         self.value_out = nn.Linear(w, w, bias=False)
-        self.clock = Clock(config.clock, w, config.joined)
-        self.evidence = Evidence(config.codes) if config.evidence else None
-        self.mask = nn.Parameter(torch.randn(w) * config.deviation)
+        self.clock = Clock(structure.clock, w, structure.joined)
+        self.evidence = Evidence(codes) if structure.evidence else None
+        self.mask = nn.Parameter(torch.randn(w) * deviation)
         self.transform, self.norm = nn.Linear(w, w), nn.LayerNorm(w)
-        self.code_head = nn.Linear(w, config.codes)
+        self.code_head = nn.Linear(w, codes)
         self.time_head = nn.Linear(w, 2)
-        self.value_head = nn.Embedding(config.codes, 2 * w)
-        self.value_bias = nn.Embedding(config.codes, 2)
-        nn.init.normal_(self.code.weight, std=config.deviation)
+        self.value_head = nn.Embedding(codes, 2 * w)
+        self.value_bias = nn.Embedding(codes, 2)
+        nn.init.normal_(self.code.weight, std=deviation)
         for part in (self.transform, self.code_head, self.value_head, self.value_bias, self.time_head):
             # Near unit variance at first, or one outlier rules the step.
             nn.init.normal_(part.weight, std=0.02)
-        self.register_buffer("valued", torch.ones(config.codes, dtype=torch.bool))
+        self.register_buffer("valued", torch.ones(codes, dtype=torch.bool))
         self.register_buffer("edges", torch.linspace(-2.4, 2.4, PIECES + 1), persistent=False)
         self.register_buffer("forbidden", torch.arange(FIRST), persistent=False)
 
@@ -328,34 +312,35 @@ class EventCodec(nn.Module):
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         x = self.code(values["code"])
-        if self.config.values:
+        if self.structure.values:
             v, has = values["value"][..., None], values["has_value"][..., None]
             # Piecewise-linear pieces (Gorishniy et al. 2022, section 3.2) over the code's own quantiles.
             low, high = self.edges[:-1], self.edges[1:]
             pieces = torch.cat([((v - low) / (high - low)).clamp(0, 1), v], -1)
             x = x + self.value_out(F.gelu(self.value(pieces) + x)) * has
         x = torch.where(masked[..., None], self.mask, x)
-        return self.clock(x, values, masked if self.config.hides == "all" else None)
+        return self.clock(x, values, masked if self.structure.hides == "all" else None)
 
     def noise(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], bits: Int[Tensor, " n"]) -> dict[str, Tensor]:
-        code = FIRST + (bits & 0x7FFFFFFF) % max(1, self.config.codes - FIRST)
+        codes = self.code.num_embeddings
+        code = FIRST + (bits & 0x7FFFFFFF) % max(1, codes - FIRST)
         value = ((bits >> 31) & 0xFFFF).float() / 2**14 - 2
         hours, has_value = torch.expm1(((bits >> 48) & 0x3FFF).float() / 2**14 * 4), (bits >> 47) & 1
-        drawn = {"code": code.clamp_max(self.config.codes - 1), "value": value, "has_value": has_value, "hours": hours}
-        return {name: drawn[name] for name in self.config.channels}
+        drawn = {"code": code.clamp_max(codes - 1), "value": value, "has_value": has_value, "hours": hours}
+        return {name: drawn[name] for name in self.channels}
 
     def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Float[Tensor, "n channels"]:
-        return torch.stack([values[name].flatten()[flat].float() for name in self.config.channels], -1)
+        return torch.stack([values[name].flatten()[flat].float() for name in self.channels], -1)
 
     def write(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], new: Tensor) -> dict[str, Tensor]:
         out = {k: v.clone() for k, v in values.items()}
-        for column, name in enumerate(self.config.channels):
+        for column, name in enumerate(self.channels):
             out[name].view(-1)[flat] = new[:, column].to(out[name].dtype)
         return out
 
     def predict(self, states: Float[Tensor, "wanted width"], wanted: WantedSlots) -> EventPrediction:
         """From the states, and, with evidence, from which codes stand visibly in the set of each slot."""
-        c, head, n = self.config, self.code_head, len(states)
+        head, n = self.code_head, len(states)
         x = self.norm(F.gelu(self.transform(round_up(states))))
         features, weight = x, head.weight
         if self.evidence is not None:
@@ -365,6 +350,5 @@ class EventCodec(nn.Module):
             features, weight = torch.cat([x, extra], 1), torch.cat([weight, self.evidence.weight], 1)
         code = Categorical(features, weight, head.bias, self.forbidden, n)
         scales = self.value_head.weight, self.value_bias.weight
-        weights = (c.code_weight, c.value_weight, c.time_weight)
-        time = self.time_head(x[:n]) if c.hides == "all" else None
-        return EventPrediction(code, x[:n], scales, time, self.valued, weights)
+        time = self.time_head(x[:n]) if self.structure.hides == "all" else None
+        return EventPrediction(code, x[:n], scales, time, self.valued, self.weights)

@@ -18,7 +18,7 @@ from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError, either
 from unmask.evaluation.card import add_card, remembered
 from unmask.files import check_weights, damaged
-from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
+from unmask.modalities.events.network.codec import EventCodec
 from unmask.modalities.events.outcome.outcome import OutcomeHead
 from unmask.modalities.events.questions.query_fit import QueryModel
 from unmask.modalities.events.questions.query_head import QueryHead
@@ -59,19 +59,11 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel[EventCodec]:
     torch.manual_seed(settings.train.seed)
     shape = structure_of(settings)
     codec = EventCodec(
-        EventCodecConfig(
-            codes=codes,
-            width=settings.width,
-            code_weight=settings.code_weight,
-            value_weight=settings.value_weight,
-            time_weight=settings.time_weight,
-            clock=shape.clock,
-            joined=shape.joined,
-            hides=shape.hides,
-            values=shape.values,
-            evidence=shape.evidence,
-            deviation=0.02 if shape.post else 1.0,
-        )
+        codes=codes,
+        width=settings.width,
+        weights=(settings.code_weight, settings.value_weight, settings.time_weight),
+        structure=shape,
+        deviation=0.02 if shape.post else 1.0,
     )
     decoder = None
     if settings.architecture == "visible_only":
