@@ -104,17 +104,12 @@ def counted(
         codes, group = np.concatenate(code), np.concatenate(number) - 1
         seen = csr_matrix((np.ones(len(codes)), (group, codes)), shape=(start, size))
         total += np.asarray(seen.sum(0)).ravel()
-        seen.sum_duplicates()
-        once = seen.copy()
-        once.data[:] = 1
+        once, twice = ((seen > times).astype(float) for times in (0, 1))
         log_ratio = once[:, FIRST : FIRST + telling]
         found = np.asarray((once.T @ log_ratio).todense())
         # A code beside itself: that it stands there twice.
-        twice = seen.copy()
-        twice.data = (twice.data > 1).astype(float)
-        found[np.arange(FIRST, FIRST + telling), np.arange(telling)] = np.asarray(twice.sum(0)).ravel()[
-            FIRST : FIRST + telling
-        ]
+        itself = np.arange(telling)
+        found[FIRST + itself, itself] = np.asarray(twice.sum(0)).ravel()[FIRST + itself]
         pairs += found
         count += np.asarray(once.sum(0)).ravel()
         there += np.asarray(log_ratio.sum(0)).ravel()
