@@ -8,8 +8,8 @@ time: no part says when there, at most how old the patient was at the origin.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -21,20 +21,6 @@ NARROW = 16
 """Width of CEHR-BERT's embeddings of time, age and visit order."""
 MONTHS = 110 * 12 + 1
 VISITS = 1000
-
-Part = Literal[
-    "scales",
-    "age_months",
-    "visit_waves",
-    "segment",
-    "visit_number",
-    "time_sines",
-    "age_sines",
-    "order_waves",
-    "time2vec_age",
-    "time2vec_time",
-]
-PARTS: tuple[str, ...] = get_args(Part)
 
 
 def squash(hours: Tensor) -> Tensor:
@@ -50,6 +36,26 @@ def stretch(scaled: Tensor) -> Tensor:
 def age(values: dict[str, Tensor]) -> Tensor:
     """Years, of timed events; 0 at static ones."""
     return (values["age_at_start"] + values["hours"] / YEAR) * values["timed"]
+
+
+def since_1970(values: dict[str, Tensor]) -> Tensor:
+    """Hours, of timed events; 0 at static ones."""
+    return (values["start_year"] * YEAR + values["hours"]) * values["timed"]
+
+
+NUMBERS: dict[str, tuple[int, Callable[[dict[str, Tensor]], Tensor]]] = {
+    "age_months": (MONTHS, lambda values: (age(values) * 12).long()),
+    "segment": (2, lambda values: values["visit"] % 2),
+    "visit_number": (VISITS, lambda values: values["visit"]),
+}
+"""Part -> how many whole numbers there are, and the one of each slot."""
+SCALED_TIMES: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
+    "time_sines": lambda values: since_1970(values) / (7 * 24 * 1000),  # weeks, in thousands
+    "age_sines": lambda values: age(values) / 100,
+    "time2vec_age": lambda values: age(values) * 1e-2,
+    "time2vec_time": lambda values: since_1970(values) * 1e-4,
+}
+"""Part -> the time of each slot, on a scale on which sines tell of it."""
 
 
 PERIODS = tuple(6.0 * 4.0**i for i in range(9))
@@ -99,18 +105,11 @@ class NumberEmbedding(nn.Module):
 
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
-        sizes = {"age_months": MONTHS, "segment": 2, "visit_number": VISITS}
-        self.out, self.kind, self.table = width, kind, nn.Embedding(sizes[kind], width)
+        self.out, self.kind, self.table = width, kind, nn.Embedding(NUMBERS[kind][0], width)
         nn.init.normal_(self.table.weight, std=0.02)
 
     def forward(self, values: dict[str, Tensor]) -> Tensor:
-        if self.kind == "age_months":
-            number = (age(values) * 12).long()
-        elif self.kind == "segment":
-            number = values["visit"] % 2
-        else:
-            number = values["visit"]
-        return self.table(number.clamp(0, self.table.num_embeddings - 1))
+        return self.table(NUMBERS[self.kind][1](values).clamp(0, self.table.num_embeddings - 1))
 
 
 class VisitWaves(nn.Module):
@@ -138,15 +137,7 @@ class Sines(nn.Module):
         self.rate, self.phase = nn.Parameter(torch.randn(width)), nn.Parameter(torch.randn(width))
 
     def forward(self, values: dict[str, Tensor]) -> Tensor:
-        if self.kind == "time_sines":  # weeks since 1970, in thousands
-            when = ((values["start_year"] * YEAR + values["hours"]) / (7 * 24 * 1000)) * values["timed"]
-        elif self.kind == "age_sines":
-            when = age(values) / 100
-        elif self.kind == "time2vec_age":
-            when = age(values) * 1e-2
-        else:  # hours since 1970
-            when = (values["start_year"] * YEAR + values["hours"]) * 1e-4 * values["timed"]
-        angle = when[..., None] * self.rate + self.phase
+        angle = SCALED_TIMES[self.kind](values)[..., None] * self.rate + self.phase
         if self.kind.startswith("time2vec"):
             return torch.cat([angle[..., :1].clamp(-100, 100), angle[..., 1:].cos()], -1)
         return angle.sin()
@@ -158,7 +149,7 @@ def make_part(name: str, width: int) -> nn.Module:
         return Scales(width)
     if name in ("visit_waves", "order_waves"):
         return VisitWaves(width if name == "visit_waves" else NARROW)
-    if name in ("age_months", "segment", "visit_number"):
+    if name in NUMBERS:
         return NumberEmbedding(width, name)
     return Sines(NARROW if name.endswith("sines") else width, name)
 
