@@ -47,13 +47,12 @@ def near_copies(events: Events) -> Iterator[AuditFinding]:
         value = np.where(np.isnan(block.value), np.float32(0), block.value).view(np.int32)
         key = hash_keys(block.time[timed], block.code[timed].astype(np.int64), value[timed].astype(np.int64))
         subject = block.subject[timed]
-        start = np.flatnonzero(np.r_[True, subject[1:] != subject[:-1]])[: len(subject)]
-        size = np.diff(np.r_[start, len(subject)])
-        events_of[subject[start]] = size
+        who, start, size = np.unique(subject, return_index=True, return_counts=True)
+        events_of[who] = size
         for _ in range(SKETCH if len(start) else 0):
             least = np.minimum.reduceat(key, start)
             kept = (size >= FEWEST) & (least != DONE)
-            owner.append(subject[start[kept]])
+            owner.append(who[kept])
             mark.append(least[kept])
             key[key == np.repeat(least, size)] = DONE
     who, key = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in (owner, mark))
@@ -78,8 +77,7 @@ def _pairs(who: np.ndarray, key: np.ndarray) -> np.ndarray:
     """(pairs, 2) subjects with an equal key, of keys that 2 to `CROWD` have; a pair stands there once per key."""
     turn = np.lexsort((who, key))
     who, key = who[turn], key[turn]
-    edges = np.flatnonzero(np.r_[True, key[1:] != key[:-1]]) if len(key) else np.zeros(0, np.int64)
-    size = np.diff(np.r_[edges, len(key)])
+    _, edges, size = np.unique(key, return_index=True, return_counts=True)
     out = []
     for lag in range(1, CROWD):
         start = np.repeat(edges, np.where(size <= CROWD, np.maximum(size - lag, 0), 0))
@@ -183,10 +181,9 @@ def _short(events: Events) -> bool:
     birth, length = events.begins(BIRTH), np.zeros(len(events), np.int64)
     for block in blocks(events):
         timed = np.flatnonzero((block.time != STATIC) & ~birth[block.code])
-        subject, time = block.subject[timed], block.time[timed]
-        first = np.flatnonzero(np.r_[True, subject[1:] != subject[:-1]])[: len(subject)]
-        last = np.r_[first[1:], len(subject)][: len(first)] - 1
-        length[subject[first]] = time[last] - time[first]
+        who, first, size = np.unique(block.subject[timed], return_index=True, return_counts=True)
+        time = block.time[timed]
+        length[who] = time[first + size - 1] - time[first]
     return bool(len(length)) and bool((length <= LONG).mean() >= 0.9)
 
 

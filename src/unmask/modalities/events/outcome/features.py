@@ -57,21 +57,18 @@ def names_of(histories: Histories) -> list[str]:
 
 def _fill(grid: np.ndarray, key: np.ndarray, score: np.ndarray, time: np.ndarray, moment: np.ndarray) -> None:
     """Fill the grid's rows `key` (ascending; events of one row in order of time), columns in the order of KINDS."""
-    if not len(key):
-        return
-    first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
-    last = np.r_[first[1:], len(key)] - 1
-    grid[key[first], 0] = np.log1p(last - first + 1)
+    at, first, size = np.unique(key, return_index=True, return_counts=True)
+    last = first + size - 1
+    grid[at, 0] = np.log1p(size)
     timed = time[last] != STATIC
     since = (moment[last][timed] - time[last][timed]) / HOUR
-    grid[key[last][timed], 8] = np.log1p(np.maximum(0.0, since))
+    grid[at[timed], 8] = np.log1p(np.maximum(0.0, since))
     good = np.isfinite(score)
     key, score, time, moment = key[good], score[good].astype(np.float64), time[good], moment[good]
     if not len(key):
         return
-    first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
-    size = np.diff(np.r_[first, len(key)])
-    at, last = key[first], first + size - 1
+    at, first, size = np.unique(key, return_index=True, return_counts=True)
+    last = first + size - 1
     mean = np.add.reduceat(score, first) / size
     square = np.add.reduceat((score - np.repeat(mean, size)) ** 2, first) / size
     recent = (time == STATIC) | (time >= moment - 12 * HOUR)

@@ -89,9 +89,8 @@ def cut(events: Events, points: Labels, most: int = ROWS) -> Iterator[Cuts]:
     order = np.lexsort((points.time, points.subject))
     subject = points.subject[order]
     length = np.diff(events.offsets)
-    first = np.flatnonzero(np.r_[True, subject[1:] != subject[:-1]])[: len(subject)]
-    patients = length[subject[first]] * np.diff(np.r_[first, len(subject)])
-    part = (np.cumsum(patients) - 1) // most
+    patients, first, count = np.unique(subject, return_index=True, return_counts=True)
+    part = (np.cumsum(length[patients] * count) - 1) // most
     edges = np.r_[first[np.r_[True, part[1:] != part[:-1]][: len(first)]], len(subject)]
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         number = order[low:high]

@@ -172,24 +172,22 @@ class Versions:
             np.array(part, np.int64) for part in (self._key, self._place, self._version, self._updated)
         )
         turn = np.argsort(key, kind="stable")
-        edges = (
-            np.flatnonzero(np.r_[True, key[turn][1:] != key[turn][:-1], True]) if len(key) else np.zeros(1, np.int64)
-        )
+        _, first, count = np.unique(key[turn], return_index=True, return_counts=True)
         out: dict[int, str] = {}
-        for k in np.flatnonzero(np.diff(edges) > 1).tolist():
-            chosen = turn[edges[k] : edges[k + 1]]
+        for k in np.flatnonzero(count > 1).tolist():
+            chosen = turn[first[k] : first[k] + count[k]]
             person = bool(self._patient[chosen[0]])
             if person:
                 chosen = chosen[(version[chosen] != UNKNOWN) | (updated[chosen] != UNKNOWN)]
                 if not len(chosen):
                     continue
             numbered = bool((version[chosen] != UNKNOWN).all())
-            first, second = (version, updated) if numbered else (updated, version)
-            order = chosen[np.lexsort((place[chosen], second[chosen], first[chosen]))]
+            leading, other = (version, updated) if numbered else (updated, version)
+            order = chosen[np.lexsort((place[chosen], other[chosen], leading[chosen]))]
             best = order[-1]
             for i in order[:-1].tolist():
                 same = version[i] == version[best] and updated[i] == updated[best]
-                if person and (same or first[i] == UNKNOWN):
+                if person and (same or leading[i] == UNKNOWN):
                     continue
                 out[int(place[i])] = "given again" if same else "another version of it counts"
         return out
