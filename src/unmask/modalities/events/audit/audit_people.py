@@ -18,6 +18,7 @@ from unmask.modalities.events.audit.findings import (
     day_of,
     warning,
 )
+from unmask.modalities.events.records.cuts import NEVER, first_times
 from unmask.modalities.events.records.encounters import encounters
 from unmask.modalities.events.records.histories import FEWEST
 from unmask.modalities.events.records.meds import BIRTH, STATIC, Events
@@ -97,11 +98,9 @@ def _across(events: Events, pairs: np.ndarray) -> str:
 def shared_births(events: Events) -> Iterator[AuditFinding]:
     """More subjects born on the same day than on days some weeks from each other: ids of visits or stays, not of
     people, so that a split by id has one person on both sides. Nothing is said where births are years."""
-    birth, born = events.begins(BIRTH), np.full(len(events), STATIC)
-    for block in blocks(events):
-        hit = np.flatnonzero(birth[block.code] & (block.time != STATIC))[::-1]
-        born[block.subject[hit]] = block.time[hit]  # the first of several
-    known = np.flatnonzero(born != STATIC)
+    birth = events.begins(BIRTH)
+    born = first_times(events, lambda time, code: birth[code] & (time != STATIC))
+    known = np.flatnonzero(born != NEVER)
     day = born[known] // DAY
     dates, count = np.unique(day, return_counts=True)
     of_year = (day.astype("datetime64[D]") - day.astype("datetime64[D]").astype("datetime64[Y]")).astype(np.int64)

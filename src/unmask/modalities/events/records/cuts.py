@@ -32,8 +32,13 @@ def first_event_times(events: Events) -> np.ndarray:
 
 def after_death(events: Events, points: Labels) -> np.ndarray:
     """(points,) whether the death of its patient is known at a point; one without a time always is."""
+    return death_times(events)[points.subject] <= points.time
+
+
+def death_times(events: Events) -> np.ndarray:
+    """(subjects,) time of the first death, `STATIC` of one without a time; `NEVER` where the record has none."""
     deadly = events.begins(DEATH)
-    return first_times(events, lambda _, code: deadly[code])[points.subject] <= points.time
+    return first_times(events, lambda _, code: deadly[code])
 
 
 def first_times(events: Events, chosen: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:

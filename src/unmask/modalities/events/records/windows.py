@@ -23,8 +23,8 @@ from unmask.modalities.events.records.aces import (
     Predicate,
     Task,
 )
-from unmask.modalities.events.records.cuts import first_times, searched
-from unmask.modalities.events.records.meds import DEATH, STATIC, Events
+from unmask.modalities.events.records.cuts import NEVER, death_times, searched
+from unmask.modalities.events.records.meds import STATIC, Events
 from unmask.progress import counted
 
 UNBOUND = "not found"
@@ -136,7 +136,7 @@ def evaluate_task(task: Task, events: Events) -> TaskPoints:
     without = [n for n, hit in matches.items() if not hit.any()]
     seen, found = dict.fromkeys(matches, 0), list[dict[str, np.ndarray]]()
     left_out, future, candidates, subjects = dict[str, int](), set[str](), 0, 0
-    died = first_times(events, lambda _, code: events.begins(DEATH)[code])
+    died = death_times(events)
     for owners, here in counted(events.blocks(), len(events), lambda both: both[0].stop - both[0].start):
         stamps = _stamps(task, events, owners, here, matches, seen)
         allowed = np.ones(owners.stop - owners.start, bool)
@@ -147,7 +147,7 @@ def evaluate_task(task: Task, events: Events) -> TaskPoints:
         subjects += len(np.unique(stamps.subject[trigger]))
         if len(trigger):
             part = _realized(task, stamps, trigger, left_out, future)
-            part["unseen"] = (died[owners][part["subject"]] == np.iinfo(np.int64).max) & part.pop("beyond")
+            part["unseen"] = (died[owners][part["subject"]] == NEVER) & part.pop("beyond")
             found.append(part | {"subject": part["subject"] + owners.start})
     without += [n for n, count in seen.items() if not count and n not in without]
     whole = {n: np.concatenate([part[n] for part in found]) for n in found[0]} if found else {}

@@ -18,9 +18,9 @@ from unmask.core.fill import BLOCK, Question, answers
 from unmask.core.score import Mode, score
 from unmask.errors import UserError
 from unmask.modalities.events.network.codec import EventPrediction
-from unmask.modalities.events.records.cuts import NEVER, first_times
+from unmask.modalities.events.records.cuts import NEVER, death_times
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import DEATH, STATIC, Events
+from unmask.modalities.events.records.meds import STATIC
 from unmask.modalities.events.records.vocabulary import FIRST
 from unmask.modalities.events.uses.folder import EventFolder
 
@@ -83,12 +83,6 @@ def _values(
     return location.cpu().numpy(), log_variance.cpu().numpy()
 
 
-def died(events: Events) -> np.ndarray:
-    """(subjects,) whether the record has a death, with a time or without."""
-    dead = events.begins(DEATH)
-    return first_times(events, lambda _, code: dead[code]) < NEVER
-
-
 LEAST_SHARE = 0.01
 """Kinds of visits that fewer are of are not thought of."""
 
@@ -107,7 +101,7 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
     if not folder.settings.code_weight:
         return _frame([])
     top = min(top, len(vocabulary.codes))
-    living = np.flatnonzero(~died(events))
+    living = np.flatnonzero(death_times(events) == NEVER)
     room = max(1, folder.settings.slots // 2 - BEHIND)
     weight = np.where(vocabulary.visits >= min(LEAST_SHARE, vocabulary.visits.max()), vocabulary.visits, 0)[:, :room]
     out: list[tuple[Any, ...]] = []

@@ -28,7 +28,7 @@ from unmask.modalities.events.questions.query_task import question_of
 from unmask.modalities.events.questions.query_text import EXAMPLE
 from unmask.modalities.events.recipes import moment_of, structure_of
 from unmask.modalities.events.records.aces import is_task, read_task
-from unmask.modalities.events.records.cuts import after_death, without_events
+from unmask.modalities.events.records.cuts import NEVER, after_death, death_times, without_events
 from unmask.modalities.events.records.histories import Histories, odd_value_lines, unknown_line, unknown_of
 from unmask.modalities.events.records.labels import class_names, named, read_labels
 from unmask.modalities.events.records.meds import HELD_OUT, Events, Labels, as_events, worded
@@ -36,7 +36,7 @@ from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.splits import Met, met
 from unmask.modalities.events.records.windows import evaluate_task
 from unmask.modalities.events.uses.card import scored_figures
-from unmask.modalities.events.uses.fill import SCHEMA, By, died, missing_values, next_events, surprise
+from unmask.modalities.events.uses.fill import SCHEMA, By, missing_values, next_events, surprise
 from unmask.modalities.events.uses.folder import EventFolder, load_folder, save_folder
 from unmask.modalities.events.uses.outcome_report import by_subgroup
 from unmask.modalities.events.uses.query_answers import UNCALIBRATED, ask, panel_answers, queries_of
@@ -411,7 +411,7 @@ class EventModel(Usable):
         parts = []
         if self.folder.settings.value_weight:
             parts.append(missing_values(self.folder, histories, worded=worded(data), level=level))
-        self.dead = int(died(events).sum()) if top else 0
+        self.dead = int((death_times(events) < NEVER).sum()) if top else 0
         if top:
             parts.append(next_events(self.folder, histories, top=top, level=level))
         return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
