@@ -92,11 +92,10 @@ class Candidates:
 
     def last_values(self, train: np.ndarray) -> list[LastValue]:
         """Rules of thumb fitted on some training points (of very many on a random part)."""
-        assert self.points.number is not None
         few = np.sort(np.random.default_rng([self.seed, 89]).permutation(train)[:MOST_POINTS])
         codes = codes_of(self.histories)
         value = last_values_in_units(self.histories, self.points.take(few), codes)
-        return rules(value, self.points.number[few].astype(np.float64), codes)
+        return rules(value, self.points.amounts[few], codes)
 
 
 @dataclass(frozen=True, kw_only=True)

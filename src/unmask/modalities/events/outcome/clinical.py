@@ -120,9 +120,7 @@ def calibration_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup
 def time_calibration(labels: Labels, p: np.ndarray, cuts: tuple[float, ...]) -> tuple[Markup, Markup]:
     """Charts of risks (points, cuts) of an event: their mean by each cut beside 1 - Kaplan-Meier, and at the middle cut
     the same in fifths of the risk."""
-    assert labels.days is not None
-    assert labels.value is not None
-    days, seen, at = labels.days, labels.value, np.array(cuts)
+    (days, seen), at = labels.times, np.array(cuts)
     here = at <= days.max() * (1 + 1e-5)
     observed = 1 - step_values(*kaplan_meier(days, seen), at)
     over = line_chart(

@@ -91,15 +91,13 @@ def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, s
         few = min((fewest_groups(y[:, 0] == k, who) for k in np.unique(known)), default=0)
         return out | _estimated(rules, y[:, 0], p, who, draws, seed, {"macro_auroc": few})
     if isinstance(target, NumberTarget):
-        assert labels.number is not None
         expected = target.judged(p)
         rules = NUMBERS if expected.shape[1] == 1 else NUMBERS | COVERED
-        return out | _estimated(rules, labels.number.astype(np.float64), expected, who, draws, seed)
+        return out | _estimated(rules, labels.amounts, expected, who, draws, seed)
     assert isinstance(target, TimeToEvent)
-    assert labels.days is not None
     out["events"] = int(y[:, 1].sum())
     out["by_days"] = _with_kaplan_meier(target, labels, p)
-    both = np.stack([labels.days, y[:, 1]], 1)
+    both = np.stack([labels.times[0], y[:, 1]], 1)
     rules = {"c_index": lambda both, risk: concordance(risk, both[:, 0], both[:, 1])}
     came = {"c_index": len(np.unique(who[y[:, 1] == 1]))}
     return out | _estimated(rules, both, p.mean(1), who, min(draws, 100), seed, came)
@@ -109,19 +107,18 @@ def _with_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> li
     """By each cut of the time to an event, up to the last time that was observed: days, the mean predicted risk, and
     the observed one (1 - Kaplan-Meier), with the Brier scores of the predicted risks and of giving everybody the
     observed one."""
-    assert labels.days is not None
-    assert labels.value is not None
     if not len(labels):
         return []
-    observed = 1 - step_values(*kaplan_meier(labels.days, labels.value), np.array(target.cuts))
+    days, seen = labels.times
+    observed = 1 - step_values(*kaplan_meier(days, seen), np.array(target.cuts))
     return [
         {"days": cut, "predicted": float(risk.mean()), "observed": float(came)}
         | {
-            name: censored_brier(of, labels.days, labels.value, cut)
+            name: censored_brier(of, days, seen, cut)
             for name, of in (("brier", risk), ("brier_of_observed", np.full(len(p), came)))
         }
         for cut, risk, came in zip(target.cuts, p.T, observed, strict=True)
-        if cut <= rounded_up(float(labels.days.max()))
+        if cut <= rounded_up(float(days.max()))
     ]
 
 

@@ -124,7 +124,8 @@ class Binary(Target):
         return on_line(p, self.intercept, self.slope) if self.points else p
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        return {"boolean_value": _seen(labels), "predicted_boolean_probability": p[:, 0]}
+        seen = labels.column("value", labels.value, pl.Boolean)
+        return {"boolean_value": seen, "predicted_boolean_probability": p[:, 0]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +173,9 @@ class Classes(NamedOutputs):
         return geometric_mean(voices)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        names = labels.nulled(
-            "number" if labels.names is None else "names", class_names(labels) or [None] * len(labels)
-        )
+        field = "number" if labels.names is None else "names"
         return {
-            "categorical_value": pl.Series(names, dtype=pl.String),
+            "categorical_value": labels.column(field, class_names(labels), pl.String),
             "predicted_categorical_value": [self.names[i] for i in p.argmax(1)],
             **{f"predicted_probability_{name}": p[:, i] for i, name in enumerate(self.names)},
         }
@@ -216,8 +215,7 @@ class NumberTarget(Target):
     @classmethod
     def fit(cls, labels: Labels) -> NumberTarget:
         """Centre and spread of training labels."""
-        assert labels.number is not None
-        number = labels.number.astype(np.float64)
+        number = labels.amounts
         spread = float(number.std())
         if not spread > 1e-12 * max(1.0, float(np.abs(number).max())):
             raise UserError(
@@ -228,8 +226,7 @@ class NumberTarget(Target):
 
     def encode(self, labels: Labels) -> np.ndarray:
         """(points, 1) standardised numbers."""
-        assert labels.number is not None
-        return ((labels.number - self.centre) / self.spread).astype(np.float32)[:, None]
+        return ((labels.amounts - self.centre) / self.spread).astype(np.float32)[:, None]
 
     def strata(self, y: np.ndarray) -> np.ndarray:
         """Four ranges."""
@@ -296,11 +293,9 @@ class NumberTarget(Target):
         return number if self.least is None else np.maximum(number, self.least)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        number = labels.number
-        value = [None] * len(labels) if number is None else labels.nulled("number", number.astype(np.float64).tolist())
         ends = self.interval(p)
         return {
-            "float_value": pl.Series(value, dtype=pl.Float64),
+            "float_value": labels.column("number", labels.number, pl.Float64),
             "predicted_float_value": self.expected(p),
             "predicted_low": np.full(len(p), np.nan) if ends is None else ends[:, 0],
             "predicted_high": np.full(len(p), np.nan) if ends is None else ends[:, 1],
@@ -342,21 +337,19 @@ class TimeToEvent(Target):
         Where the longest time ends with the event, the last cut is left out: by then the share of those left is 0
         whatever the risk (unless it is the only cut).
         """
-        assert labels.days is not None
-        assert labels.value is not None
-        seen = labels.days[labels.value == 1]
-        if not len(seen):
+        days, seen = labels.times
+        if not seen.any():
             raise UserError(
                 f"no event was seen in {len(labels)} labels to train on",
                 hint="boolean_value says whether the event was seen; give labels where it was.",
             )
-        ends = np.quantile(seen, np.arange(1, INTERVALS + 1) / INTERVALS)
+        ends = np.quantile(days[seen == 1], np.arange(1, INTERVALS + 1) / INTERVALS)
         cuts = sorted({rounded_up(float(c)) for c in ends})
-        survival = np.r_[1.0, step_values(*kaplan_meier(labels.days, labels.value), np.array(cuts))]
+        survival = np.r_[1.0, step_values(*kaplan_meier(days, seen), np.array(cuts))]
         if survival[-1] == 0 and len(cuts) > 1:
             cuts, survival = cuts[:-1], survival[:-1]
-        number = np.searchsorted(cuts, labels.days, side="left")
-        came, left = (np.bincount(number[labels.value == v], minlength=len(cuts) + 1)[:-1] for v in (1, 0))
+        number = np.searchsorted(cuts, days, side="left")
+        came, left = (np.bincount(number[seen == v], minlength=len(cuts) + 1)[:-1] for v in (1, 0))
         hazard = 1 - survival[1:] / survival[:-1]
         stayed = len(number) - np.cumsum(came + left)
         at_risk = np.where(came > 0, came / np.where(came > 0, hazard, 1.0), len(number))
@@ -366,11 +359,10 @@ class TimeToEvent(Target):
     def encode(self, labels: Labels) -> np.ndarray:
         """(points, 2): how many intervals were lived through, with a fraction where censored within one, and whether
         the event was seen."""
-        assert labels.days is not None
-        assert labels.value is not None
-        number = np.searchsorted(np.array(self.cuts), labels.days, side="left")
+        days, seen = labels.times
+        number = np.searchsorted(np.array(self.cuts), days, side="left")
         part = np.r_[self.lived, 0.0][number]
-        return np.stack([number + part * (labels.value != 1), labels.value], 1).astype(np.float32)
+        return np.stack([number + part * (seen != 1), seen], 1).astype(np.float32)
 
     def strata(self, y: np.ndarray) -> np.ndarray:
         """Whether the event was seen."""
@@ -411,10 +403,9 @@ class TimeToEvent(Target):
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         """The mean probability over the intervals, and the probability by each of their ends."""
-        days = [None] * len(labels) if labels.days is None else labels.nulled("days", labels.days.tolist())
         return {
-            "float_value": pl.Series(days, dtype=pl.Float64),
-            "boolean_value": _seen(labels),
+            "float_value": labels.column("days", labels.days, pl.Float64),
+            "boolean_value": labels.column("value", labels.value, pl.Boolean),
             "predicted_risk": p.mean(1),
             **{f"predicted_probability_by_{cut:g}_days": p[:, i] for i, cut in enumerate(self.cuts)},
         }
@@ -443,12 +434,6 @@ class MultiLabel(NamedOutputs):
             "predicted_codes": [[self.names[i] for i in row] for row in order.tolist()],
             "predicted_probabilities": np.take_along_axis(p, order, 1).tolist(),
         }
-
-
-def _seen(labels: Labels) -> pl.Series:
-    """boolean_value as the labels have it."""
-    value = [None] * len(labels) if labels.value is None else labels.nulled("value", (labels.value == 1).tolist())
-    return pl.Series(value, dtype=pl.Boolean)
 
 
 Sorted = Binary | Classes

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -172,23 +172,37 @@ class Labels:
     def __repr__(self) -> str:
         return f"Labels({len(self):,} prediction points of {len(np.unique(self.subject)):,} patients)"
 
+    @property
+    def amounts(self) -> np.ndarray:
+        """(points,) labels that are numbers, in double precision."""
+        assert self.number is not None
+        return self.number.astype(np.float64)
+
+    @property
+    def times(self) -> tuple[np.ndarray, np.ndarray]:
+        """(points,) days of labels that are times to an event, and whether it was seen."""
+        assert self.days is not None
+        assert self.value is not None
+        return self.days, self.value
+
     def take(self, chosen: np.ndarray) -> Labels:
         """The chosen points (numbers or booleans)."""
         number = np.arange(len(self))[chosen]
         arrays = {n: getattr(self, n) for n in ("subject", "time", "value", "number", "days")}
         taken: dict[str, Any] = {n: None if array is None else array[number] for n, array in arrays.items()}
-        return Labels(
+        return replace(
+            self,
             **taken,
             names=None if self.names is None else [self.names[i] for i in number.tolist()],
-            outside=self.outside,
-            strangers=self.strangers,
             null={name: mask[number] for name, mask in self.null.items()},
         )
 
-    def nulled(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """What a field says of each point, None where the file has no label."""
-        mask = self.null.get(name)
-        return list(values) if mask is None else [None if m else v for v, m in zip(values, mask, strict=True)]
+    def column(self, name: str, values: Sequence[Any] | np.ndarray | None, dtype: Any) -> pl.Series:
+        """What a field says of each point (`values`; None without it), null where the file has no label."""
+        if values is None:
+            return pl.Series([None] * len(self), dtype=dtype)
+        lacking = self.null.get(name, np.zeros(len(self), bool))
+        return pl.Series(values).cast(dtype).set(pl.Series(lacking), None)
 
 
 def read_meds(folder: str | Path, *, store: EventStore | None = None) -> Events:

@@ -208,8 +208,7 @@ def held_out(events: Events, points: Labels, settings: OutcomeSettings) -> np.nd
 
 def taken_as(training: Labels) -> str:
     """How labels that are amounts were taken, and what says otherwise."""
-    assert training.number is not None
-    distinct = np.unique(training.number)
+    distinct = np.unique(training.amounts)
     text = f"labels are taken as amounts ({len(distinct):,} distinct values from {distinct[0]:g} to {distinct[-1]:g})"
     whole = bool((distinct == np.round(distinct)).all())
     return f"{text}; {setting('problem', 'single')} takes whole numbers as classes" if whole else text

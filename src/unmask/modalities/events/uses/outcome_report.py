@@ -298,8 +298,7 @@ POINTS = 500
 
 def sections(page: Report, points: Labels, p: np.ndarray, target: NumberTarget, name: str) -> None:
     """Write how far predictions of the held-out `points` are off: in words, point by point, by range."""
-    assert points.number is not None
-    y, seen = points.number.astype(np.float64), target.judged(p)
+    y, seen = points.amounts, target.judged(p)
     page.section("How far off", in_words(y, seen, target))
     some = np.unique(np.linspace(0, len(y) - 1, min(POINTS, len(y))).astype(int))
     page.chart(

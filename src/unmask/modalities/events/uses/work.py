@@ -121,10 +121,9 @@ class OutcomeWork:
             return target.calibrated(p, self.y[test])
         found = {r.carried: r for r in self.candidates.last_values(train) if all(r.carried in rules for rules in ruled)}
         if found:
-            assert self.points.number is not None
             # Each part is predicted by the rule of the others, as it is by their head.
             predicted = [np.concatenate([rules[kind] for rules in ruled]) for kind in found]
-            which, weight = nearest(target.expected(p), predicted, self.points.number[test].astype(np.float64))
+            which, weight = nearest(target.expected(p), predicted, self.points.amounts[test])
             rule = dataclasses.replace([*found.values()][which], weight=weight)
             target = dataclasses.replace(target, rule=rule)
             p = target.mixed(p, predicted[which]) if weight else p
