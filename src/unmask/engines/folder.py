@@ -52,6 +52,16 @@ def prepared_with(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / ABOUT).read_text())["settings"])
 
 
+def prepared_settings(data: str | Path | Sequence[str | Path], kind: str) -> dict[str, Any]:
+    """The settings that data was prepared with, to be changed by what is asked for; none where it is not prepared.
+
+    >>> prepared_settings("corpus.txt", "text")
+    {}
+    """
+    folder = prepared_at(data, kind)
+    return {} if folder is None else prepared_with(folder)
+
+
 def refuse_changed(folder: Path, name: str, requested: Any, was: Any) -> None:
     """Refuse a setting that differs from the one the folder was prepared with."""
     if requested != was:

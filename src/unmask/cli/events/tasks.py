@@ -9,7 +9,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, on_stderr, overrides, run_lines, with_recipe
-from unmask.cli.events.uses import EventLoading, data_lines, interval_text, odd_points, result_lines
+from unmask.cli.events.uses import EventLoading, data_lines, odd_points, result_lines
 from unmask.errors import UserError, suggest
 from unmask.files import check_results
 
@@ -26,10 +26,10 @@ def pretrain(
     tracker: options.Trackers = [],
 ) -> Result:
     """Pretrain a masked model on patients' events."""
-    from unmask.modalities.events.network.prepare import prepared_settings
+    from unmask.engines.folder import prepared_settings
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 
-    known = with_overrides(EventSettings(), prepared_settings(data))
+    known = with_overrides(EventSettings(), prepared_settings(data, "events"))
     settings = with_recipe(recipe, RECIPES, known, with_overrides, flags.overrides())
     from unmask.modalities.events.uses.pretrain import pretrain as run
 
@@ -105,16 +105,11 @@ def finetune(
         config, set_, epochs=epochs, seed=seed, examples=examples or None, precision=precision, device=device
     )
     settings = apply_overrides(OutcomeSettings(), given)
-    if task == "next-visit":
-        from unmask.modalities.events.uses.next_visit import finetune_next_visit
-
-        done: Any = finetune_next_visit(model, data, out, settings=settings, checkpoints=True, resume=resume)
-    elif labels is None:
+    if task != "next-visit" and labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
-    else:
-        from unmask.modalities.events.uses.finetune import finetune_outcome
+    from unmask.modalities.events.uses.verbs import finetune as run
 
-        done = finetune_outcome(model, data, labels, out, settings=settings, checkpoints=True, resume=resume)
+    done = run(model, data, out, task=task, labels=labels, settings=settings, checkpoints=True, resume=resume)
     found = {"seed": settings.seed, "folder": out} | done.figures
     if found["stopped"] == "signal":
         return Result(found)
@@ -140,15 +135,12 @@ def _outcome_lines(found: dict[str, Any]) -> list[str]:
 
 def _visit_lines(found: dict[str, Any]) -> list[str]:
     from unmask.modalities.events.uses.next_visit import PARTS
+    from unmask.modalities.events.uses.outcome_report import figure_cell
 
     lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
     lines.append(f"a visit is {found['visit']}; asked about a moment before it begins")
     for name, result in found["results"].items():
-        shown = [
-            f"{part} {result[part]['auroc']:.3f}{interval_text(result[part], 'auroc')}"
-            for part in PARTS
-            if "auroc" in result[part]
-        ]
+        shown = [f"{part} {figure_cell('auroc', result[part])}" for part in PARTS if "auroc" in result[part]]
         lines.append(f"{name:16} AUROC: {'  '.join(shown)}" if shown else _unjudged(name, result["all"]))
     return [*lines, "higher is better: AUROC; 0.5 is chance"]
 

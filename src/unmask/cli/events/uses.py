@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,7 +155,7 @@ def evaluate(
     if found["trained"] is None:
         trained = [f"warning: {text}: these figures may be of training patients" for text in found["warnings"]]
     lines += [*data_lines(loaded.unknown, found["outside"]), *odd_points(found), *trained]
-    lines += [*result_lines(found["results"], interval_text), *subgroup_lines(found["subgroups"])]
+    lines += [*result_lines(found["results"], intervals=True), *subgroup_lines(found["subgroups"])]
     if (copy := found.get("recalibrated")) is not None:
         lines.append(
             f"{copy['out']}: log-odds {copy['intercept']:+.3f} {copy['slope']:+.3f} x those of {model}, by all these "
@@ -230,7 +230,7 @@ def ask(
     if task is not None:
         results = judged(frame)
         found |= {"results": results}
-        lines += result_lines(results, interval_text)
+        lines += result_lines(results, intervals=True)
     found |= {"report": report} if report is not None else {}
     return Result(found | loaded.unknown, lines, loaded)
 
@@ -264,32 +264,26 @@ def odd_points(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def interval_text(result: dict[str, Any], name: str) -> str:
-    """The interval of a figure, in brackets; "" where it has none."""
-    low_high = result.get("intervals", {}).get(name)
-    from unmask.modalities.events.uses.outcome_report import figure_text
-
-    return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""
-
-
 def subgroup_lines(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     """The first figure of each subgroup that has both outcomes, with its interval."""
-    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text
+    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_cell
 
     lines = []
     for group in groups:
-        shown = [f"{k} {figure_text(k, group[k])}{interval_text(dict(group), k)}" for k in SHOWN if k in group][:1]
+        shown = [f"{k} {figure_cell(k, group)}" for k in SHOWN if k in group][:1]
         lines += [f"  {group['group']:30} {group['n']:7,} points  {text}" for text in shown]
     return ["by subgroup:", *lines] if lines else []
 
 
-def result_lines(results: Mapping[str, dict[str, Any]], interval: Callable[..., str] = lambda *_: "") -> list[str]:
-    """The figures of each outcome, with their intervals, and which direction of them is good."""
-    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text
+def result_lines(results: Mapping[str, dict[str, Any]], *, intervals: bool = False) -> list[str]:
+    """The figures of each outcome, with their intervals where asked for, and which direction of them is good."""
+    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_cell, figure_text
 
     lines = []
     for name, result in results.items():
-        shown = [f"{k} {figure_text(k, result[k])}{interval(result, k)}" for k in SHOWN if k in result]
+        shown = [
+            f"{k} {figure_cell(k, result) if intervals else figure_text(k, result[k])}" for k in SHOWN if k in result
+        ]
         lines.append(f"{name:24} {'  '.join(shown)}")
     first = next(iter(results.values()), {})  # the model's
     cases = first.get("positives", first.get("events"))

@@ -26,11 +26,11 @@ def pretrain(
     tracker: options.Trackers = [],
 ) -> Result:
     """Pretrain a masked language model on raw text."""
+    from unmask.engines.folder import prepared_settings
     from unmask.modalities.text.network.card import RULE
     from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
-    from unmask.modalities.text.tokens.prepare import prepared_settings
 
-    known = with_overrides(TextSettings(), prepared_settings(data))
+    known = with_overrides(TextSettings(), prepared_settings(data, "text"))
     settings = with_recipe(recipe, RECIPES, known, with_overrides, flags.overrides())
     from unmask.modalities.text.network.pretrain import pretrain as run
 

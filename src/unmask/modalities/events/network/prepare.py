@@ -84,16 +84,6 @@ def settled(settings: EventSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in SETTINGS} | {"seed": settings.train.seed}
 
 
-def prepared_settings(data: str | Path | Sequence[str | Path]) -> dict[str, Any]:
-    """The settings that data was prepared with, to be changed by what is asked for; none where it is not prepared.
-
-    >>> prepared_settings("meds")
-    {}
-    """
-    folder = prepared_at(data, "events")
-    return {} if folder is None else prepared_with(folder)
-
-
 def open_prepared(folder: Path, settings: EventSettings) -> tuple[Events, Vocabulary, int]:
     """Events as memory maps, the vocabulary, and the seed by which patients were held out (a run's own may differ)."""
     was = prepared_with(folder)
@@ -237,10 +227,6 @@ def _prepared(
     all_events = events_of(found, parents, splits)
     chosen = subjects_to_learn_from(all_events)
     training, held_out = split(all_events, chosen, settings, settings.train.seed)
-    if not len(training):
-        raise UserError(
-            f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."
-        )
     say(f"fitting the vocabulary to {len(training):,} patients")
     vocabulary = Vocabulary.fit(all_events, subjects=training, floor=settings.floor, rollup=settings.rollup)
     replace_json(out / VOCABULARY, vocabulary.to_dict())
@@ -278,7 +264,7 @@ def subjects_to_learn_from(events: Events) -> np.ndarray:
 
 def split(events: Events, chosen: np.ndarray, settings: EventSettings, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the patients to train on and of those held out: the tuning part of the folder's splits, where it has
-    one, else a share drawn by the patients' own numbers.
+    one, else a share drawn by the patients' own numbers; refused where nobody is left to train on.
     """
     drawn = uniform(seed, events.subjects[chosen], Salt.HELD_OUT_SUBJECT)
     held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)
@@ -286,4 +272,9 @@ def split(events: Events, chosen: np.ndarray, settings: EventSettings, seed: int
     if tuning.any():
         refuse_unread(settings, ["holdout"], "of data whose splits have a tuning part")
         held = tuning & (drawn <= np.sort(drawn[tuning])[: max(1, MOST_HELD)][-1])
-    return chosen[~(held | tuning)], chosen[held]
+    training = chosen[~(held | tuning)]
+    if not len(training):
+        raise UserError(
+            f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."
+        )
+    return training, chosen[held]

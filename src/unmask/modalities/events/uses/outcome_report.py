@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -179,7 +180,7 @@ def figure_text(name: str, value: float) -> str:
     return amount(value) if name in IN_UNITS else f"{value:.3f}"
 
 
-def figure_cell(name: str, result: dict[str, Any]) -> str:
+def figure_cell(name: str, result: Mapping[str, Any]) -> str:
     """A figure, and its interval behind it; "" where it is not among the results."""
     ends = result["intervals"].get(name)
     span = "" if ends is None else f" ({figure_text(name, ends[0])} to {figure_text(name, ends[1])})"

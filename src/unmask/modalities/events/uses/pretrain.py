@@ -19,14 +19,14 @@ from unmask.core.hashing import Salt, uniform
 from unmask.core.model import MaskedModel
 from unmask.core.sampler import PackedSampler
 from unmask.elsewhere import ARGUMENTS
-from unmask.engines.folder import prepared_at
-from unmask.errors import UserError, setting
+from unmask.engines.folder import prepared_at, prepared_settings
+from unmask.errors import UserError
 from unmask.evaluation.card import Figure, figures_of, source_name
 from unmask.evaluation.results import figures_shown, place
 from unmask.evaluation.shown import Printed, Shown
 from unmask.guessed import also_called
 from unmask.memory import data_in_memory
-from unmask.modalities.events.network.prepare import open_prepared, prepared_settings, split, subjects_to_learn_from
+from unmask.modalities.events.network.prepare import open_prepared, split, subjects_to_learn_from
 from unmask.modalities.events.questions.queries import QueryDraws, with_questions
 from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, calibrate, start_questions
 from unmask.modalities.events.recipes import RECIPES, EventSettings, check_read, structure_of, with_overrides
@@ -109,10 +109,6 @@ class EventPretraining(Pretrainable[EventRun]):
             say(f"{folder}: prepared, {len(self.events.time):,} events")
         chosen = subjects_to_learn_from(self.events) if self.subjects is None else np.asarray(self.subjects)
         self.chosen, self.training, self.held_out = chosen, *split(self.events, chosen, settings, seed)
-        if not len(self.training):
-            raise UserError(
-                f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."
-            )
         if vocabulary is None:
             vocabulary = Vocabulary.fit(
                 self.events, subjects=self.training, floor=settings.floor, rollup=settings.rollup
@@ -205,7 +201,7 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder.
     """
     assert out is not None  # of `makes_folder`
-    known = prepared_settings(data) if isinstance(data, str | Path) else {}
+    known = prepared_settings(data, "events") if isinstance(data, str | Path) else {}
     chosen = settings_from(with_overrides(EventSettings(), known), settings, overrides, with_overrides, RECIPES)
     check_read(chosen)
     kind = EventPretraining(data, chosen, subjects)

@@ -22,7 +22,7 @@ from unmask.elsewhere import ARGUMENTS, REFUSED
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm, Rotary, SinCos
 from unmask.encoder.local_global import LAYERS, attend_to_neighbours, pass_on
-from unmask.engines.folder import prepared_at
+from unmask.engines.folder import prepared_at, prepared_settings
 from unmask.errors import UserError
 from unmask.evaluation.card import source_name
 from unmask.evaluation.shown import Printed, Shown
@@ -35,7 +35,7 @@ from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokens.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_tokenizer, check_unknown
-from unmask.modalities.text.tokens.prepare import open_prepared, prepared_settings
+from unmask.modalities.text.tokens.prepare import open_prepared
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, ModelOfRun, RunResult
@@ -208,7 +208,7 @@ def pretrain(
     assert out is not None  # of `makes_folder`
     kind = TextPretraining(data, TextSettings())
     if kind.texts is None:
-        kind.settings = with_overrides(kind.settings, prepared_settings(kind.data))
+        kind.settings = with_overrides(kind.settings, prepared_settings(kind.data, "text"))
     kind.settings = settings_from(kind.settings, settings, overrides, with_overrides, RECIPES)
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 

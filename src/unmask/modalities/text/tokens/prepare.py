@@ -259,16 +259,6 @@ def settled(settings: TextSettings) -> dict[str, Any]:
     )
 
 
-def prepared_settings(data: str | Path | Sequence[str | Path]) -> dict[str, Any]:
-    """The settings that data was prepared with, to be changed by what is asked for; none where it is not prepared.
-
-    >>> prepared_settings("corpus.txt")
-    {}
-    """
-    folder = prepared_at(data, "text")
-    return {} if folder is None else prepared_with(folder)
-
-
 def open_prepared(folder: Path, settings: TextSettings) -> tuple[Tokenizer, TokenCache]:
     """The tokenizer and the tokens of a prepared corpus, with what was held out then, whatever the seed is now."""
     tokenizer, cache = Tokenizer.load(folder / "tokenizer.json"), TokenCache.open(folder, hint=DAMAGED)
