@@ -9,7 +9,7 @@ from unmask.evaluation import resampling
 from unmask.evaluation.resampling import auroc_auprc, bootstrap_weights
 from unmask.modalities.events.outcome.clinical import calibration_points, thresholds
 from unmask.modalities.events.outcome.scoring import (
-    calibration,
+    bins_of,
     calibration_error,
     calibration_line,
     figures,
@@ -19,6 +19,11 @@ from unmask.modalities.events.outcome.targets import TimeToEvent
 from unmask.modalities.events.records.meds import Labels
 
 PATIENTS, POINTS = 200, 50
+
+
+def calibration(y: np.ndarray, p: np.ndarray) -> float:
+    """The expected calibration error, with what chance adds to it."""
+    return float(sum(len(i) * abs(p[i].mean() - y[i].mean()) for i in bins_of(p)) / len(y))
 
 
 def simulated(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -283,18 +283,12 @@ def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:
     return [turn[centres == k] for k in np.unique(centres)]
 
 
-def calibration(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
-    """Expected calibration error: mean distance of predicted and observed share over bins of equal count, see
-    `bins_of`; of a constant its distance to the share. Of right predictions it is above 0 by chance: see
-    `calibration_error`."""
-    return float(sum(len(i) * abs(p[i].mean() - y[i].mean()) for i in bins_of(p, bins)) / len(y))
-
-
 def calibration_error(
     y: np.ndarray, p: np.ndarray, patients: np.ndarray, *, draws: int = 500, seed: int = 0
 ) -> tuple[float, float, list[float]]:
-    """The expected calibration error without what chance adds to it, its floor (`calibration` of right predictions, by
-    chance alone), and a 95 % interval.
+    """The expected calibration error (mean distance of predicted and observed share over bins of equal count, see
+    `bins_of`) without what chance adds to it, its floor (that of right predictions, by chance alone), and a 95 %
+    interval.
 
     Chance is drawn by a bootstrap under the null: what of each point is not explained by its bin, times a random sign
     per patient (a wild cluster bootstrap; Cameron, Gelbach & Miller 2008). The distances of bins shrink by its variance
