@@ -79,17 +79,16 @@ def _context(files: Files, names: dict[str, str], _: CellReading) -> Derive:
         made: dict[str, pl.Series] = {}
         for name, columns in table.derived.items():
             first = columns[0]
-            if first not in frame.columns and name in ("concept", "unit", "answer", "flag", "race", "ethnicity"):
-                made[name] = pl.Series([None] * len(frame), dtype=pl.String)
-            elif name in ("concept", "answer", "flag", "race", "ethnicity"):
-                made[name] = concepts.codes(frame[first])
-            elif name == "unit":
-                made[name] = concepts.codes(frame[first], bare=True)
-            elif name == "bound" and first in frame.columns and columns[1] in frame.columns:
-                sign = text(first).str.replace(r"\.0$", "").replace_strict(OPERATORS, default=None)
-                made[name] = frame.select(pl.concat_str(sign, text(columns[1])).alias(name))[name]
-            elif name == "birth":
+            if name == "birth":
                 made[name] = _birth(frame)
+            elif name == "bound":
+                if first in frame.columns and columns[1] in frame.columns:
+                    sign = text(first).str.replace(r"\.0$", "").replace_strict(OPERATORS, default=None)
+                    made[name] = frame.select(pl.concat_str(sign, text(columns[1])).alias(name))[name]
+            elif first in frame.columns:
+                made[name] = concepts.codes(frame[first], bare=name == "unit")
+            else:
+                made[name] = pl.Series([None] * len(frame), dtype=pl.String)
         frame = frame.with_columns(series.alias(name) for name, series in made.items())
         if table.name == "drug_exposure" and "days_supply" in frame.columns:
             source = text("drug_source_value") if "drug_source_value" in frame.columns else pl.lit(None, pl.String)

@@ -7,6 +7,7 @@ Times with a zone become UTC; times without one stay as they are. A date whose o
 
 from __future__ import annotations
 
+from calendar import monthrange
 from datetime import MAXYEAR, UTC, date, datetime, timedelta
 from typing import Any, Literal
 
@@ -91,15 +92,12 @@ def read_times(
             f"{where}: times are numbers, such as {when.drop_nulls().head(1).to_list()}",
             hint="Give dates, timestamps, or texts such as 2020-01-31 08:30:00.",
         )
-    if when.dtype == pl.Date:
-        read = pl.DataFrame({"time": when.cast(pl.Datetime("us")), "given": when.is_not_null()})
-        read = read.with_columns(dated=pl.lit(True), zone=pl.lit(None, dtype=pl.Boolean))
-    elif isinstance(when.dtype, pl.Datetime):
-        zoned = bool(when.dtype.time_zone)
+    if isinstance(when.dtype, pl.Date | pl.Datetime):
+        dates, zoned = when.dtype == pl.Date, bool(getattr(when.dtype, "time_zone", None))
         if zoned:
             when = when.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         read = pl.DataFrame({"time": when.cast(pl.Datetime("us")), "given": when.is_not_null()})
-        read = read.with_columns(dated=pl.lit(False), zone=pl.when("given").then(pl.lit(zoned)))
+        read = read.with_columns(dated=pl.lit(dates), zone=pl.when("given").then(pl.lit(zoned)))
     else:
         read = _of_text(when.cast(pl.String), where, first, order)
     if midnight:
@@ -237,8 +235,7 @@ def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool
     if len(value) == 4:
         found = found.replace(month=12, day=31)
     elif len(value) == 7:
-        following = found.replace(day=28) + timedelta(days=4)
-        found = following - timedelta(days=following.day)
+        found = found.replace(day=monthrange(found.year, found.month)[1])
     return found + END_OF_DAY + LAST_ZONE, True
 
 
