@@ -79,11 +79,6 @@ def structure_of(settings: EventSettings) -> Structure:
     return STRUCTURES[settings.structure]
 
 
-def _require_rates(settings: Any) -> None:
-    require(settings, lambda v: 0 < v < math.inf, "a number above 0", "learning_rate")
-    require(settings, lambda v: 0 <= v < math.inf, "a number, 0 or more", "weight_decay")
-
-
 @dataclass(frozen=True, kw_only=True)
 class EventSettings:
     """What is trained on patients' events. `train` says how long and how fast.
@@ -292,8 +287,8 @@ class OutcomeSettings:
         require(self, lambda v: 0 <= v <= 1, "a share between 0 and 1", "most_unknown")
         require(self, lambda v: 0 <= v < math.inf, "hours, 0 or more", "visit_gap")
         require(self, lambda v: 0.5 <= v < 1, "a share from 0.5, below 1", "level")
-        require(self, lambda v: 0 < v < math.inf, "a number above 0", "checkpoint_seconds")
-        _require_rates(self)
+        require(self, lambda v: 0 < v < math.inf, "a number above 0", "checkpoint_seconds", "learning_rate")
+        require(self, lambda v: 0 <= v < math.inf, "a number, 0 or more", "weight_decay")
         if self.states is False and not (self.summaries or self.answers):
             raise UserError("states=false, summaries=false and answers=false", hint="The head needs one of them.")
         if not (self.members or self.trees or self.boosting):

@@ -147,12 +147,11 @@ class _Shortly:
             return []
         with_it = yes / np.maximum(have, 1)
         without = (positives - yes) / np.maximum(total - have, 1)
-        difference = np.abs(yes / positives - (have - yes) / (total - positives))
         base = positives / total
         sure = np.where(base <= 0.5, _lower(with_it, patients), _lower(1 - with_it, patients))
         of_yes, of_no = yes / positives, (have - yes) / (total - positives)
         often, seldom = (of_yes, of_no) if base <= 0.5 else (of_no, of_yes)
-        mostly = (often >= MOSTLY) & (often >= TIMES * seldom)
+        difference, mostly = np.abs(of_yes - of_no), (often >= MOSTLY) & (often >= TIMES * seldom)
         hit = np.flatnonzero((patients >= FEWEST) & ((difference >= TELLING_SHARE) | (sure >= TELLING_SHARE) | mostly))
         return [
             (self.events.codes[i], name, int(patients[i]), round(float(with_it[i]), 3), round(float(without[i]), 3))

@@ -46,18 +46,17 @@ warning, remark = partial(AuditFinding, level="warning"), partial(AuditFinding, 
 
 
 class EventBlock(NamedTuple):
-    """Some whole subjects' events: number of each one's subject, time, code and value, and their rows (`here`)."""
+    """Some whole subjects' events: number of each one's subject, time, code and value."""
 
     subject: np.ndarray
     time: np.ndarray
     code: np.ndarray
     value: np.ndarray
-    here: slice
 
 
 def block_of(events: Events, owners: slice, here: slice) -> EventBlock:
     """The events `here` of the subjects `owners`, as `Events.blocks` gives both."""
-    return EventBlock(events.owner(owners), events.time[here], events.code[here], events.value[here], here)
+    return EventBlock(events.owner(owners), events.time[here], events.code[here], events.value[here])
 
 
 def blocks(events: Events) -> Iterator[EventBlock]:

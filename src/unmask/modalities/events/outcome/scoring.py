@@ -239,13 +239,11 @@ def calibration_line(y: np.ndarray, p: np.ndarray, times: np.ndarray | None = No
     return out
 
 
-def _newton(
-    columns: Sequence[np.ndarray], y: np.ndarray, offset: np.ndarray, times: np.ndarray, steps: int = 25
-) -> np.ndarray:
+def _newton(columns: Sequence[np.ndarray], y: np.ndarray, offset: np.ndarray, times: np.ndarray) -> np.ndarray:
     """(draws, columns) coefficients of a logistic regression with an offset, of points that stand `times` each (draws,
     points); NaN where it does not converge (a perfect split)."""
     beta, left, size = np.zeros((len(times), len(columns))), np.arange(len(times)), len(columns)
-    for _ in range(steps):
+    for _ in range(25):
         logit = sum((beta[left, k, None] * x for k, x in enumerate(columns)), offset)
         mean = 1 / (1 + np.exp(-np.clip(logit, -30, 30)))
         weight, rest = times[left] * mean * (1 - mean), times[left] * (y - mean)

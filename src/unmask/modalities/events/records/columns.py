@@ -98,17 +98,16 @@ class EventStore:
 
 
 class Pages:
-    """Gives pages of memory maps (`each` bytes per row in all together) back to the system once `most` bytes were
+    """Gives pages of memory maps (`each` bytes per row in all together) back to the system once `RESIDENT` bytes were
     looked at; they are fetched again when needed."""
 
-    def __init__(self, maps: Sequence[mmap.mmap], each: int, most: int | None = None) -> None:
+    def __init__(self, maps: Sequence[mmap.mmap], each: int) -> None:
         self._maps, self._each, self._seen = list(maps), each, 0
-        self._most = RESIDENT if most is None else most
 
     def seen(self, rows: int) -> None:
         """Told that so many rows, one after another, were looked at."""
         self._seen += rows * self._each + AROUND
-        if self._seen > self._most:
+        if self._seen > RESIDENT:
             self._seen = 0
             if hasattr(mmap, "MADV_DONTNEED"):
                 for each in self._maps:

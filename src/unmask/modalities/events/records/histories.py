@@ -122,19 +122,14 @@ class Histories:
             mark, neighbour = marks.ravel()[1:], np.stack([first, first, last - 1], 1).ravel()[1:]
         return np.insert(rows, where, rows[neighbour]), np.insert(code, where, mark), static
 
-    def kept(self, time: np.ndarray, static: int, slots: int) -> np.ndarray:
-        """Which of the slots with these times fit a model of `slots` slots: the first `static`, facts without a time,
-        and the latest others; whole time stamps, where the last one fits."""
-        room = max(0, slots - 1 - static)
-        timed = time[static:]
-        return np.r_[np.arange(static)[: slots - 1], np.arange(static + first_fitting(timed, room), len(time))]
-
     def cut(
         self, subject: int, prediction_time: int | None = None, *, slots: int
     ) -> tuple[np.ndarray, np.ndarray, int]:
-        """As `slots_of`, cut to a model of `slots` slots."""
+        """As `slots_of`, of the slots that fit a model of `slots` slots: facts without a time, and the latest others;
+        whole time stamps, where the last one fits."""
         rows, codes, static = self.slots_of(subject, prediction_time)
-        kept = self.kept(self.events.time[rows], static, slots)
+        begin = static + first_fitting(self.events.time[rows[static:]], max(0, slots - 1 - static))
+        kept = np.r_[np.arange(static)[: slots - 1], np.arange(begin, len(rows))]
         return rows[kept], codes[kept], min(static, slots - 1)
 
     def example(

@@ -8,7 +8,7 @@ search, and counts are differences of running sums, so time and memory do not gr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -86,6 +86,7 @@ class _Stamps:
         first: (subjects + 1,) where each subject's stamps begin.
         count: predicate -> (stamps,).
         fact: predicate -> (subjects,) how many facts without a time are it.
+        sums: running sums of `count`, of the predicates that were asked for.
     """
 
     subject: np.ndarray
@@ -93,9 +94,7 @@ class _Stamps:
     first: np.ndarray
     count: dict[str, np.ndarray]
     fact: dict[str, np.ndarray]
-
-    def __post_init__(self) -> None:
-        self.sums: dict[str, np.ndarray] = {}
+    sums: dict[str, np.ndarray] = field(default_factory=dict)
 
     def between(self, name: str, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """How often a predicate occurs in stamps low:high (places)."""

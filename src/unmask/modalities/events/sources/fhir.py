@@ -217,8 +217,8 @@ class ResourceReader:
                 end = max(end, onset)
         return end
 
-    def _time(self, value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:
-        found, dated = fhir_time(value, start=start)
+    def _time(self, value: Any) -> tuple[datetime | None, bool]:
+        found, dated = fhir_time(value)
         self.ledger.note("times without a zone, taken as UTC", int(found is not None and unzoned(value)))
         return found, dated
 

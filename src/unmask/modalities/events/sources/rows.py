@@ -107,8 +107,6 @@ CHUNK_ROWS = 250_000
 BLOCK_BYTES = 2 << 20
 """Of a csv: its reader holds some 30 blocks ahead of us, so blocks are small and put together again."""
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
-RAW = ("subject", "when", "time", "given", "dated", "code", "raw", "words", "visit", "refused")
-"""Columns that `parsed` takes."""
 
 
 @dataclass
@@ -303,8 +301,9 @@ def text(name: str) -> pl.Expr:
 def parsed(
     frame: pl.DataFrame, ledger: Ledger, where: str, *, first: int = 0, static: bool = True, optional: bool = False
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Raw columns (`RAW`) of the file `where`, `first` rows before them -> (events, which rows gave one); the others
-    are counted by reason. A value that is no number becomes the event's text_value, and is noted.
+    """Raw columns (subject, when, time, given, dated, code, raw, words, visit, refused) of the file `where`, `first`
+    rows before them -> (events, which rows gave one); the others are counted by reason. A value that is no number
+    becomes the event's text_value, and is noted.
 
     Rows without a time are facts where `static`; else they are rejected. Where `optional`, rows without a time, or
     without a code, are no events and no rejects either (a discharge that has not been, a race that is not known).

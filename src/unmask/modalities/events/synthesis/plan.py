@@ -166,10 +166,9 @@ class Planner:
         for i in np.argsort(data.death, kind="stable").tolist():  # whether somebody dies is drawn given all else
             add("count", i, plan.count[:, i].astype(np.float64), FEW_BINS)
             add("mean", i, plan.mean[:, i], FEW_BINS)
-        self.centre = np.array([np.nanmean(_eased(v, n)) for v, (n, *_) in zip(columns, self.numbers, strict=True)])
-        self.scale = np.array(
-            [max(np.nanstd(_eased(v, n)), 1e-6) for v, (n, *_) in zip(columns, self.numbers, strict=True)]
-        )
+        eased = [_eased(values, name) for values, (name, *_) in zip(columns, self.numbers, strict=True)]
+        self.centre = np.array([np.nanmean(values) for values in eased])
+        self.scale = np.array([max(np.nanstd(values), 1e-6) for values in eased])
         levels = [np.where(data.facts[:, g].any(1), data.facts[:, g].argmax(1), len(g)) for g in self.groups]
         inputs = [np.eye(len(g) + 1, dtype=np.float32)[x] for g, x in zip(self.groups, levels, strict=True)]
         sizes = [len(g) + 1 for g in self.groups]
@@ -180,7 +179,7 @@ class Planner:
         self.outputs, self.inputs = _slices(sizes), _slices([part.shape[1] for part in inputs])
         self._fit(np.concatenate(inputs, 1), np.stack(levels, 1), seed)
         counts = [np.bincount(x, minlength=size) for x, size in zip(levels, sizes, strict=True)]
-        self._draw(DRAWN, np.random.default_rng([seed, 15]), [count / len(data) for count in counts])
+        self.draw(DRAWN, np.random.default_rng([seed, 15]), [count / len(data) for count in counts])
 
     def _input(self, i: int, values: np.ndarray) -> np.ndarray:
         """(patients, 2) a number as those behind it see it: whether it is there, and how large."""
@@ -216,13 +215,9 @@ class Planner:
             optimiser.step()
         self.bias, self.weight = b.detach().numpy(), w.detach().numpy()
 
-    def draw(self, count: int, rng: np.random.Generator) -> Plan:
-        """New ones."""
-        return self._draw(count, rng)
-
-    def _draw(self, count: int, rng: np.random.Generator, shares: list[np.ndarray] | None = None) -> Plan:
-        """`shares`: of the levels of each question, to which biases are set, so that what is drawn has them: errors of
-        the regressions do not add up along the chain."""
+    def draw(self, count: int, rng: np.random.Generator, shares: list[np.ndarray] | None = None) -> Plan:
+        """New ones. `shares`: of the levels of each question, to which biases are set, so that what is drawn has them:
+        errors of the regressions do not add up along the chain."""
         seen = np.zeros((count, self.inputs[-1].stop), np.float32)
         static = sum(map(len, self.groups))
         out = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -160,7 +159,7 @@ class EventModel(Usable):
         settings, model = self.folder.settings, self.folder.model.to(self.device)
         numbers = np.arange(len(histories.events) if points is None else len(points))
         batches = histories.batches(points, numbers, slots=settings.slots)
-        with self._computing():
+        with computing(self.precision, self.device):
             return embed_batches(model, batches, pooled_by("mean+max"), count=len(numbers), width=2 * settings.width)
 
     def learnt(self, *, states: bool, answers: bool) -> Callable[[Histories, Labels], np.ndarray] | None:
@@ -420,7 +419,7 @@ class EventModel(Usable):
         """How natural each patient, visit or event is to the model; see `fill.surprise`."""
         events = as_events(data)
         self.folder.model.to(self.device)
-        with self._computing():
+        with computing(self.precision, self.device):
             return surprise(self.folder, self.histories(events), by=by, mode=mode)
 
     def inspect(self) -> dict[str, Any]:
@@ -440,9 +439,6 @@ class EventModel(Usable):
     def save(self, path: str | Path) -> None:
         """Save as a model folder."""
         save_folder(path, self.folder, about=self.folder.about)
-
-    def _computing(self) -> contextlib.AbstractContextManager[Any]:
-        return computing(self.precision, self.device)
 
 
 def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> EventModel:

@@ -258,8 +258,7 @@ def make_job(
     sampler = PackedSampler(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
     make: Callable[..., PackedBatch] = batch_maker(histories, settings.slots)
     if draws is not None:
-        how_many = {"count": settings.questions, "seed": settings.train.seed}
-        make = with_questions(make, draws, slots=settings.slots, **how_many)
+        make = with_questions(make, draws, slots=settings.slots, count=settings.questions, seed=settings.train.seed)
     placed = [[int(held_out[i]) for i in row] for row in place_best_fit(lengths[held_out], settings.slots)]
     makers = [functools.partial(make, placed[k : k + rows], rows) for k in range(0, len(placed), rows)]
     size = rows * settings.slots

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.evaluation.resampling import auroc_auprc
+from unmask.evaluation.resampling import auroc_auprc, bootstrap_counts, group_numbers
 from unmask.modalities.events.outcome.candidates import FEWEST, Candidates
 from unmask.modalities.events.outcome.features import MOST_CODES, gather, last_values, usual
 from unmask.modalities.events.outcome.number import nearest
@@ -256,9 +256,8 @@ def _gain(target: Target, y: np.ndarray, whole: np.ndarray, fewer: np.ndarray, g
         return np.log(np.where(y > 0, p, 1 - p)).sum(1)
 
     gain = likelihood(whole) - likelihood(fewer)
-    rng, patients = np.random.default_rng(0), np.unique(groups, return_inverse=True)[1]
-    weight = np.stack([np.bincount(rng.integers(0, n, n), minlength=n) for n in [patients.max() + 1] * DRAWS])
-    times = weight[:, patients]
+    patients = group_numbers(groups, len(groups))
+    times = np.stack(list(bootstrap_counts(int(patients.max()) + 1, DRAWS, seed=0)))[:, patients]
     drawn = (times * gain).sum(1) / times.sum(1)
     out: dict[str, Any] = {"log_likelihood": float(gain.mean()), "intervals": {}}
     out["intervals"]["log_likelihood"] = np.quantile(drawn, [0.025, 0.975]).tolist()
