@@ -216,9 +216,9 @@ def test_dates_of_synthetic_rows_stay_dates(table):
     assert not breaches(new)["times of day"]
 
 
-@pytest.mark.parametrize("how", ["mirrored", "drawn again"])
+@pytest.mark.parametrize("how", ["mirrored", "drawn under them"])
 def test_columns_completed_by_another_method_are_made_to_meet_the_rules(table, model, how):
-    from unmask.modalities.table.imputation.under_rules import redrawn, settled
+    from unmask.modalities.table.imputation.under_rules import drawn_under, settled
     from unmask.modalities.table.reading.readers import read_frame
     from unmask.modalities.table.schema.values import decode, encode
 
@@ -228,7 +228,7 @@ def test_columns_completed_by_another_method_are_made_to_meet_the_rules(table, m
         done, moved = settled(Rules.of(model.schema), columns, drawn)
         assert 0 < moved < np.isnan(np.column_stack(columns)).sum() / 2
     else:
-        done = redrawn(Rules.of(model.schema), model.table, columns, drawn, seed=3)
+        done = drawn_under(Rules.of(model.schema), model.table, columns, seed=3)
     for before, after in zip(columns, done, strict=True):
         assert (before == after)[~np.isnan(before)].all()
     filled = {c.name: decode(x, c) for c, x in zip(model.schema.columns, done, strict=True)}

@@ -47,38 +47,12 @@ def drawn_under(
     return out
 
 
-def redrawn(
-    rules: Rules, table: CellTable, columns: Sequence[np.ndarray], drawn: Sequence[np.ndarray], *, seed: int
-) -> list[np.ndarray]:
-    """Columns completed without the rules, with the missing cells under rules drawn again in rows that break one.
-
-    Args:
-        columns: as the table takes them, NaN where missing.
-        drawn: the same, completed.
-    """
-    out = [np.array(x) for x in drawn]
-    passive = np.any(
-        [np.isnan(columns[c]) for r in rules.formulas for c in r.columns] or [np.zeros(len(out[0]), bool)], 0
-    )
-    rows = np.flatnonzero(_newly_broken(rules, columns, out) | passive)
-    if not len(rows):
-        return out
-    start = [
-        np.where(np.isnan(c), np.nan if p in rules.touched else x, c)
-        for p, (c, x) in enumerate(zip(columns, out, strict=True))
-    ]
-    again = drawn_under(rules, table, [x[rows] for x in start], seed=seed)
-    for x, new in zip(out, again, strict=True):
-        x[rows] = new
-    return out
-
-
 def settled(rules: Rules, columns: Sequence[np.ndarray], drawn: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
     """Columns completed by any method, moved so that they meet the rules, and how many drawn cells were moved.
 
     Computed columns are computed, or solved for; a drawn value outside what the rules leave is mirrored at the end it
     overstepped (which keeps spread, where cutting off would heap values there), a category replaced by the nearest
-    allowed one. Where a model is at hand, `redrawn` draws from its distribution instead.
+    allowed one. Where a model is at hand, `drawn_under` draws from its distribution instead.
 
     Args:
         columns: as recorded, NaN where missing.
