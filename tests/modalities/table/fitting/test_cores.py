@@ -12,6 +12,7 @@ from unmask.modalities.table.distribution.factor_analysis import PART, fit_facto
 from unmask.modalities.table.fitting import margins, point_values
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.recipes import settings_of
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_of_many_rows_the_linear_part_takes_a_sample_of_those_it_is_given(monkey
     table = table_of(300, 4)
     model = CellTable.fit(table, [0] * 4, steps=0, calibrate=False)
     cells = model.cells(table)
-    fit = margins.FactorFit(dims=model.network.dims, cells=cells, factors=2, shrink=3.0, seed=0)
+    fit = margins.FactorFit(dims=model.network.dims, cells=cells, settings=settings_of(factors=2, seed=0))
     given = np.arange(150, 300)
     requested, original = [], type(cells).__getitem__
     monkeypatch.setattr(margins, "MOST_ROWS", 60)

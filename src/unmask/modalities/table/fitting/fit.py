@@ -316,14 +316,7 @@ def fit_linear_parts(
         it is for the rows held out from a member, None where it is the same for all, or nobody will ask for these.
     """
     seed = settings.train.seed
-    factors = FactorFit(
-        dims=Dims(codings, moments),
-        cells=cells,
-        factors=settings.factors,
-        shrink=settings.shrink,
-        seed=seed,
-        weight=weight,
-    )
+    factors = FactorFit(dims=Dims(codings, moments), cells=cells, settings=settings, weight=weight)
     related = factors.count(len(cells)) > 0
     if related and not cells.seen.all():
         codings, moments = estimate_margins(factors, moments)

@@ -72,14 +72,7 @@ def scales_of_all_rows(
     part, codings = [x[sample] for x in columns], list(codings)
     for _ in range(ROUNDS if lacking else 0):
         cells, load = to_cells(part, codings), weight[sample]
-        fit = FactorFit(
-            dims=Dims(codings, moments_of(cells, load)),
-            cells=cells,
-            factors=settings.factors,
-            shrink=settings.shrink,
-            seed=settings.train.seed,
-            weight=load,
-        )
+        fit = FactorFit(dims=Dims(codings, moments_of(cells, load)), cells=cells, settings=settings, weight=load)
         if not fit.count(rows):
             break
         location, deviation = _scores_of(fit, rows)
@@ -148,7 +141,7 @@ def estimate_margins(fit: FactorFit, moments: np.ndarray) -> tuple[list[Coding],
     """Codings with the shares of their categories, and (columns, 2) means and deviations of the scores, of all rows.
     `fit`: of the columns as they were seen; `moments`: (columns, 2) of the scores that were seen."""
     dims, cells = fit.dims, fit.cells
-    rows = sampled(np.arange(len(cells)), ROWS, fit.seed, Salt.MARGIN_ROWS)
+    rows = sampled(np.arange(len(cells)), ROWS, fit.settings.train.seed, Salt.MARGIN_ROWS)
     found = fit.of_exactly(rows, factors=fit.count(len(cells)), intercept=True)
     assert found.mean is not None
     spread = np.sqrt((found.loading**2).sum(1) + found.noise)
@@ -200,28 +193,26 @@ class FactorFit:
     """A factor analysis of some of the rows of a table; see `fit_factors`.
 
     Attributes:
-        factors: at most; fewer for few dims or rows.
-        shrink: ridge on the loadings, in rows.
-        seed: decides the sample, where rows are many.
+        settings: how many factors at most (fewer for few dims or rows), the ridge on their loadings, and the seed that
+            decides the sample, where rows are many.
         weight: (rows,) of each row, for bootstrap copies.
     """
 
     dims: Dims
     cells: Cells
-    factors: int
-    shrink: float
-    seed: int
+    settings: TableSettings
     weight: np.ndarray | None = None
 
     def count(self, rows: int) -> int:
         """How many factors so many rows bear; 0 where there is nothing to relate."""
-        if not self.factors or len(self.dims) < 2 or rows < 8:
+        most = self.settings.factors
+        if not most or len(self.dims) < 2 or rows < 8:
             return 0
-        return max(1, min(self.factors, len(self.dims) - 1, rows // 4))
+        return max(1, min(most, len(self.dims) - 1, rows // 4))
 
     def of(self, rows: np.ndarray) -> FactorModel:
         """Fitted to these rows, or to `MOST_ROWS` of them."""
-        rows = sampled(rows, MOST_ROWS, self.seed, Salt.LINEAR_PART_ROWS)
+        rows = sampled(rows, MOST_ROWS, self.settings.train.seed, Salt.LINEAR_PART_ROWS)
         return self.of_exactly(rows, factors=self.count(len(rows)))
 
     def of_exactly(
@@ -234,7 +225,7 @@ class FactorFit:
             x.double().numpy(),
             seen.numpy() > 0,
             factors=factors,
-            shrink=self.shrink,
+            shrink=self.settings.shrink,
             intercept=intercept,
             iterations=iterations,
             weight=None if self.weight is None else self.weight[rows],
