@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -127,13 +127,11 @@ class BoostingTask:
 
     def of(self, dims: Tensor) -> BoostingTask:
         """Some of the dims."""
-        return BoostingTask(
-            entry=self.entry,
+        return replace(
+            self,
             target=self.target[..., dims],
             base=self.base[..., dims],
             requested=self.requested[:, dims],
-            train=self.train,
-            held=self.held,
             column=self.column[dims],
             quantity=self.quantity[dims],
         )
