@@ -80,20 +80,10 @@ PLAIN = Marks()
 POINTS = Marks(",", ".")
 _STYLES = (
     PLAIN,
-    Marks(","),
-    POINTS,
-    Marks(",", " "),
-    Marks(",", "\u00a0"),
-    Marks(",", "\u202f"),
-    Marks(",", "'"),
-    Marks(",", "’"),
+    *(Marks(",", thousands) for thousands in ("", ".", " ", "\u00a0", "\u202f", "'", "’")),
     Marks(".", ","),
     Marks(".", ",", True),
-    Marks(".", "'"),
-    Marks(".", "’"),
-    Marks(".", " "),
-    Marks(".", "\u00a0"),
-    Marks(".", "\u202f"),
+    *(Marks(".", thousands) for thousands in ("'", "’", " ", "\u00a0", "\u202f")),
 )
 
 
