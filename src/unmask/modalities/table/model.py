@@ -30,7 +30,7 @@ from unmask.modalities.table.fitting.cell_table import CellTable, FittedTable
 from unmask.modalities.table.fitting.fit import Fit
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed, figure_texts
 from unmask.modalities.table.imputation.censored import with_drawn
-from unmask.modalities.table.imputation.complete import holes, impute_frame, taken_for_missing
+from unmask.modalities.table.imputation.complete import complete, holes, taken_for_missing
 from unmask.modalities.table.imputation.impute_files import FilledFiles, impute_files
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_frame
@@ -223,8 +223,12 @@ class TableModel(FittedTable, Guessed, Printed):
         return model
 
     def impute_frame(self, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
-        """The work behind `impute`; see `unmask.modalities.table.imputation.complete.impute_frame`."""
-        return impute_frame(self, data, **options)
+        """The tables, records and cells of `unmask.modalities.table.imputation.complete.complete`; its notes and
+        warnings are given as Python's warnings."""
+        found = complete(self, data, **options)
+        for note in [*found.warnings, *found.notes]:
+            warnings.warn(note, stacklevel=3)
+        return found.tables, list(found.records), found.cells
 
     def impute(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -379,11 +378,3 @@ def decided(
     for place, (other, level) in schema.emptied_by.items():
         out[place] &= ~(np.isnan(columns[other]) & (filled[other] == level))
     return out
-
-
-def impute_frame(model: FittedTable, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
-    """(tables, records, cells) of `complete`; its notes and warnings are given as Python's warnings."""
-    found = complete(model, data, **options)
-    for note in [*found.warnings, *found.notes]:
-        warnings.warn(note, stacklevel=4)
-    return found.tables, list(found.records), found.cells
