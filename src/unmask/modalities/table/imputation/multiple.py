@@ -204,17 +204,14 @@ class MultipleImputation(CompletedTables):
         taken = taken_for_missing(schema, frame)
         self.notes_ = taken if isinstance(self.schema, Schema) else list(schema.notes)
         warn_of([*self.notes_, *(f"warning: {text}" for text in taken)])
-        for text in measured:
-            self._note(text, warn=True)
+        self._note(*measured, warn=True)
         self._rules, self._recorded = Rules.of(schema).inside(self._censored, len(frame)), columns
         self.notes_ += censored_notes(schema, self._censored, self.censored)
         self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
-        for text in without_event(schema, columns, self._censored, frame.row_name):
-            self._note(text, warn=True)
+        self._note(*without_event(schema, columns, self._censored, frame.row_name), warn=True)
         empty = empty_rows(frame, schema)
         unknown = empty_row_notes(frame, empty, "imputed as patients of whom nothing is known; take out what are none")
-        for text in unknown:
-            self._note(text, warn=True)
+        self._note(*unknown, warn=True)
         if self.slopes and schema.cluster is None:
             raise UserError(f"{option('slopes')} without {option('cluster')}", hint="Name whose slopes differ.")
         self.clusters_ = None if schema.cluster is None else clusters_of(frame, schema, schema.cluster)
@@ -226,8 +223,7 @@ class MultipleImputation(CompletedTables):
             )
         else:
             self.formula_ = None
-            for text in without_analysis(schema, self.formula, self.overrides):
-                self._note(text, warn=True)
+            self._note(*without_analysis(schema, self.formula, self.overrides), warn=True)
         plan = self._plan()
         self.incomplete_ = [plan.name(p) for p in plan.order]
         # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
@@ -374,8 +370,7 @@ class MultipleImputation(CompletedTables):
         self.cells_ = int(sum((gap & ~np.isnan(x)).sum() for gap, x in zip(filled_in, self._values[0], strict=True)))
         for text, denies in raised_levels(shifts, schema).items():
             self._note(text, warn=denies)
-        for text in without_cells(shifts, schema, [one.columns for one in self._drawn], self._unknown):
-            self._note(text, warn=True)
+        self._note(*without_cells(shifts, schema, [one.columns for one in self._drawn], self._unknown), warn=True)
         if self._rules:
             self.notes_ += unmet(self._rules, self._recorded, self._values, self._frame.row_name)
         if moved:
@@ -416,9 +411,9 @@ class MultipleImputation(CompletedTables):
     def _clusters(self, name: str) -> Clusters:
         return clusters_of(self._frame, self.schema_, name)
 
-    def _note(self, text: str, *, warn: bool = False) -> None:
-        self.notes_.append(text)
-        if warn:
+    def _note(self, *texts: str, warn: bool = False) -> None:
+        self.notes_ += texts
+        for text in texts if warn else ():
             warnings.warn(text, stacklevel=outside())
 
     def diagnostics(self) -> list[dict[str, Any]]:
