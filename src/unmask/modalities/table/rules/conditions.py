@@ -228,8 +228,8 @@ class Constraint:
     columns: tuple[int, ...]
     strict: bool = False
     implied: bool = False
-    premise: Limit | None = None
-    conclusion: Limit | None = None
+    premise: Limit = Limit()
+    conclusion: Limit = Limit()
     formula: Computed | None = dataclasses.field(default=None, compare=False)
     solve: dict[int, Computed] = dataclasses.field(default_factory=dict, compare=False)
 

@@ -179,8 +179,6 @@ class Rules:
             gap = min(self.step(c) for c in rule.columns) if rule.strict else 0.0
             everything = np.full(len(a.low), np.inf)
             return a.bound(-everything, b.high - gap) | b.bound(a.low + gap, everything)
-        assert rule.premise is not None
-        assert rule.conclusion is not None
         changed = b.narrow(a.surely(rule.premise), rule.conclusion)
         never = b.never(rule.conclusion) & ~a.known
         if not never.any():
@@ -200,12 +198,7 @@ class Rules:
         """
         out = np.full(len(next(iter(values.values()))), np.nan)
         for rule in self.formulas:
-            found = None
-            if rule.columns[0] == place:
-                assert rule.formula is not None
-                found = rule.formula
-            elif place in rule.solve:
-                found = rule.solve[place]
+            found = rule.formula if rule.columns[0] == place else rule.solve.get(place)
             if found is None:
                 continue
             with np.errstate(all="ignore"):
@@ -237,8 +230,6 @@ class Rules:
             with np.errstate(invalid="ignore"):
                 return known & (x[0] > x[1] - gap if rule.strict else x[0] > x[1] + 1e-9)
         if rule.kind == "implies":
-            assert rule.premise is not None
-            assert rule.conclusion is not None
             return known & rule.premise.holds(x[0]) & ~rule.conclusion.holds(x[1])
         assert rule.formula is not None
         with np.errstate(all="ignore"):
