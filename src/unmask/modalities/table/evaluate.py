@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.kernels.threads import one_core
 from unmask.modalities.table.evaluation import fidelity, privacy
 from unmask.modalities.table.evaluation.figures import SyntheticFigures, add_figures, readings
@@ -19,7 +18,6 @@ from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.imputation.training_range import encode_warned
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import widened
-from unmask.modalities.table.survival.estimators import cumulative_incidence
 from unmask.modalities.table.survival.hazards import MOST_LEVELS
 from unmask.modalities.table.synthesis.survival_outcome import covariates, entries, pair_places, regressors
 from unmask.modalities.table.synthesis.synthesize import synthesize
@@ -269,19 +267,13 @@ def add_sections(
     if "hazard_ratios" in found:
         (a, _), (b, _) = outcome_of(model, real), outcome_of(model, synthetic)
         grid = np.linspace(0, float(a[1].max()), 200)
-        curves = {
-            name: (grid, step_values(*kaplan_meier(g.time, g.event, g.entry), grid))
-            for name, g in (("real", a), ("synthetic", b))
-        }
+        curves = {name: (grid, g.survival(grid)) for name, g in (("real", a), ("synthetic", b))}
         report.section("Survival").chart(
             line_chart(curves, "Kaplan-Meier", model.schema.duration or "time", "share without event", percent=True)
         )
         if len(model.schema.causes) > 1:
             curves = {
-                f"{cause}, {name}": (
-                    grid,
-                    step_values(*cumulative_incidence(g.time, g.event, k, g.entry), grid, start=0.0),
-                )
+                f"{cause}, {name}": (grid, g.incidence(k, grid))
                 for k, cause in enumerate(model.schema.causes, 1)
                 for name, g in (("real", a), ("synthetic", b))
             }

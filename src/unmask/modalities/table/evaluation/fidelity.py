@@ -31,6 +31,14 @@ class Cohort(NamedTuple):
         """With this cause as the event, the others censored."""
         return self._replace(event=(self.event == cause).astype(float))
 
+    def survival(self, at: np.ndarray) -> np.ndarray:
+        """The Kaplan-Meier curve at some times."""
+        return step_values(*kaplan_meier(self.time, self.event, self.entry), at)
+
+    def incidence(self, cause: int, at: np.ndarray) -> np.ndarray:
+        """The cumulative incidence of a cause (Aalen-Johansen) at some times."""
+        return step_values(*cumulative_incidence(self.time, self.event, cause, self.entry), at, start=0.0)
+
 
 def wide(columns: Columns, sizes: Sequence[int], reference: Columns | None = None) -> np.ndarray:
     """(rows, features): quantities standardised by the reference, categories as indicators over sqrt(2)."""
@@ -130,17 +138,13 @@ def transfer(train: Cohort, test: Cohort) -> float:
 def curve_area(real: Cohort, synthetic: Cohort) -> float:
     """Mean absolute distance between two groups' Kaplan-Meier curves, from 0 to the real follow-up's end, 0 to 1."""
     t = np.linspace(0, float(real.time.max()), 2000)
-    curves = [step_values(*kaplan_meier(g.time, g.event, g.entry), t) for g in (real, synthetic)]
-    return float(np.abs(curves[0] - curves[1]).mean())
+    return float(np.abs(real.survival(t) - synthetic.survival(t)).mean())
 
 
 def incidence_area(real: Cohort, synthetic: Cohort, cause: int) -> float:
     """Mean absolute distance between two groups' cumulative incidence of a cause (Aalen-Johansen), as `curve_area`."""
     t = np.linspace(0, float(real.time.max()), 2000)
-    curves = [
-        step_values(*cumulative_incidence(g.time, g.event, cause, g.entry), t, start=0.0) for g in (real, synthetic)
-    ]
-    return float(np.abs(curves[0] - curves[1]).mean())
+    return float(np.abs(real.incidence(cause, t) - synthetic.incidence(cause, t)).mean())
 
 
 def survival_figures(
