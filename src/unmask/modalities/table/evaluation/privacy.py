@@ -106,13 +106,9 @@ class Space:
 
     def __init__(self, reference: Columns, sizes: Sequence[int]) -> None:
         self.sizes = list(sizes)
-        self.center = [
-            0.0 if s or np.isnan(x).all() else float(np.nanmean(x)) for x, s in zip(reference, sizes, strict=True)
-        ]
-        self.scale = [
-            1.0 if s or np.isnan(x).all() else max(float(np.nanstd(x)), 1e-9)
-            for x, s in zip(reference, sizes, strict=True)
-        ]
+        known = [None if s or np.isnan(x).all() else x for x, s in zip(reference, sizes, strict=True)]
+        self.center = [0.0 if x is None else float(np.nanmean(x)) for x in known]
+        self.scale = [1.0 if x is None else max(float(np.nanstd(x)), 1e-9) for x in known]
 
     def _placed(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(rows, features) with 0 where nothing is seen, the same shape of what is seen, and (rows, columns) of it."""
