@@ -95,21 +95,13 @@ def judged(
     for name, hit in removed.items():
         if study[name].dtype.is_numeric():
             t, f = (x[name].to_numpy()[hit].astype(float) for x in (study, filled))
-            plain = float(np.mean(holed[name].drop_nulls().to_numpy()))
-            rows.append(
-                {
-                    "column": name,
-                    "measure": "RMSE",
-                    "ours": float(np.sqrt(((t - f) ** 2).mean())),
-                    "plain": float(np.sqrt(((t - plain) ** 2).mean())),
-                }
-            )
+            mean = float(np.mean(holed[name].drop_nulls().to_numpy()))
+            measure, (ours, plain) = "RMSE", (float(np.sqrt(((t - x) ** 2).mean())) for x in (f, mean))
         else:
             t, f = (np.array(x[name].to_list())[hit] for x in (study, filled))
             mode = holed[name].drop_nulls().mode()[0]
-            rows.append(
-                {"column": name, "measure": "wrong", "ours": float((t != f).mean()), "plain": float((t != mode).mean())}
-            )
+            measure, (ours, plain) = "wrong", (float((t != x).mean()) for x in (f, mode))
+        rows.append({"column": name, "measure": measure, "ours": ours, "plain": plain})
     for r in records:
         if r["low"] is not None:
             hits.append(r["low"] <= truth[r["column"]][r["row"]] <= r["high"])
