@@ -35,6 +35,8 @@ _WHY = {
     "id": "names individuals",
     "text": "sentences",
 }
+ROLES = ("duration", "event", "entry", "cluster")
+"""Fields of a schema that name one column each."""
 SETTLED = (
     "categories",
     "format",
@@ -160,18 +162,15 @@ class Description(Printed):
 
     def toml(self) -> str:
         """A schema to edit: `pretrain table --schema` takes it as it is, unless cells cannot be read."""
+        top: dict[str, Any] = {name: getattr(self.schema, name) for name in ROLES}
+        top |= {"missing": list(self.schema.missing), "decimal": self.decimal}
+        top |= {"constraints": list(self.schema.constraints)}
         out = [
             f"# Columns of {Path(self.source).name}, as found. Edit what is not so, and give this file to `unmask "
             "pretrain table` as its schema.",
             "# kind: numeric, integer, binary, nominal, ordinal (with categories, from low to high), datetime, id, "
             "text.",
-            *([f"duration = {toml_text(self.schema.duration)}"] if self.schema.duration else []),
-            *([f"event = {toml_text(self.schema.event)}"] if self.schema.event else []),
-            *([f"entry = {toml_text(self.schema.entry)}"] if self.schema.entry else []),
-            *([f"cluster = {toml_text(self.schema.cluster)}"] if self.schema.cluster else []),
-            *([f"missing = {toml_text(list(self.schema.missing))}"] if self.schema.missing else []),
-            *([f"decimal = {toml_text(self.decimal)}"] if self.decimal else []),
-            *([f"constraints = {toml_text(list(self.schema.constraints))}"] if self.schema.constraints else []),
+            *(f"{name} = {toml_text(value)}" for name, value in top.items() if value),
         ]
         names = Counter(c.column.name for c in self.columns)
         for described in self.columns:
@@ -236,7 +235,7 @@ class Description(Printed):
             for c in self.columns
         ]
         report.section("Columns", table(("column", "kind", "why", "missing", "values", "picture"), rows_))
-        roles = {name: getattr(self.schema, name) for name in ("duration", "event", "entry", "cluster")}
+        roles = {name: getattr(self.schema, name) for name in ROLES}
         given = "".join(f" --{name} {shlex.quote(column)}" for name, column in roles.items() if column)
         commands = (
             (
