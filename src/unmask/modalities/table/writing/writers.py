@@ -65,17 +65,8 @@ def filled_copy(
             texts = cell_texts([int(v) for v in found] if whole else found, schema.columns[i], marks=marks[i])
             columns[order[i]][rows] = texts
             written_rows[i] = np.union1d(rows, written_rows.get(i, rows))
-        return Frame(
-            names=frame.names,
-            columns=columns,
-            source=frame.source,
-            delimiter=frame.delimiter,
-            spellings=frame.spellings,
-            encoding=frame.encoding,
-            lines=frame.lines,
-            first_row=frame.first_row,
-            changed=None if frame.lines is None else {order[i]: rows for i, rows in written_rows.items()},
-        )
+        changed = None if frame.lines is None else {order[i]: rows for i, rows in written_rows.items()}
+        return dataclasses.replace(frame, columns=columns, levels=[], notes=(), decimal=None, changed=changed)
     if isinstance(frame.native, np.ndarray):
         array = frame.native.copy()
         for i, (rows, values) in changes.items():
