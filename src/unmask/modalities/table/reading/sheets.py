@@ -66,9 +66,7 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
         if text_of(name) in columns:
             raise UserError(f"{path}: two columns {text_of(name)!r}", hint="Rename one.")
         columns[text_of(name)] = cells
-    frame = _frame(path, columns, first_row=2)
-    frame.notes = notes
-    return frame
+    return _frame(path, columns, first_row=2, notes=notes)
 
 
 def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) -> tuple[str, ...]:
@@ -209,9 +207,7 @@ def read_statistics(path: Path, encoding: str | None = None) -> Frame:
                 f"{name!r}: Stata's dates in {unit} since 1960, read as the numbers they are; dof{unit[0]}() makes days"
             )
         columns[name] = values
-    frame = _frame(path, columns, first_row=0)
-    frame.notes = tuple(notes)
-    return frame
+    return _frame(path, columns, first_row=0, notes=tuple(notes))
 
 
 def _lacking(path: Path) -> UserError:
@@ -221,11 +217,11 @@ def _lacking(path: Path) -> UserError:
     )
 
 
-def _frame(path: Path, columns: dict[str, list[Any]], first_row: int) -> Frame:
+def _frame(path: Path, columns: dict[str, list[Any]], *, first_row: int, notes: tuple[str, ...]) -> Frame:
     import polars as pl
 
     frame = frame_of(pl.DataFrame([pl.Series(name, _uniform(cells)) for name, cells in columns.items()]))
-    frame.source, frame.first_row = str(path), first_row
+    frame.source, frame.first_row, frame.notes = str(path), first_row, notes
     return frame
 
 
