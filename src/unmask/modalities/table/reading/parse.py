@@ -270,7 +270,8 @@ def dates_of(counts: Mapping[Any, int]) -> Dates | None:
     best = [form for form, f in fits.items() if len(f) == most]
     form, others = best[0], tuple(best[1:])
     bad = tuple(t for t in texts if t not in fits[form])
-    if others and any(_day(t, form) != _day(t, other) for other in others for t in fits[form] & fits[other]):
+    day = dt.datetime.strptime
+    if others and any(day(t, form) != day(t, other) for other in others for t in fits[form] & fits[other]):
         return Dates(format=form, problem="unclear", others=others, bad=bad)
     if not bad:
         return Dates(format=form)
@@ -284,10 +285,6 @@ def _is_date(text: str, form: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _day(text: str, form: str) -> dt.datetime:
-    return dt.datetime.strptime(text, form)
 
 
 def odd_days(days: np.ndarray, counts: Sequence[int], today: float) -> tuple[list[float], list[float]]:

@@ -13,7 +13,7 @@ import numpy as np
 from unmask.core.hashing import hash_keys
 from unmask.errors import UserError, first_of, option, suggest
 from unmask.modalities.table.reading.decimal_marks import PLAIN, Marks
-from unmask.modalities.table.reading.findings import Finding, refuse
+from unmask.modalities.table.reading.findings import Finding, named, refuse
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import (
     LARGEST,
@@ -235,7 +235,7 @@ def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> t
     if len(lacking) == len(modelled):
         raise UserError(
             f"{frame.source}: none of the model's columns",
-            hint=f"It has {_listed(frame.names)}; the model knows {_listed(modelled)}.",
+            hint=f"It has {named(frame.names, 8)}; the model knows {named(modelled, 8)}.",
         )
     unknown = [name for name in frame.names if name not in schema.names]
     refused, hints = [], []
@@ -283,10 +283,6 @@ def _close(name: str, others: Sequence[str]) -> str | None:
     plain = {o.strip().lower(): o for o in others}
     found = difflib.get_close_matches(name.strip().lower(), plain, n=1, cutoff=_CLOSE)
     return plain[found[0]] if found else None
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
 
 
 def with_added(table: Any, schema: Schema, added: dict[int, list[Any]]) -> Any:
