@@ -34,11 +34,11 @@ def test_tiles_cover_a_picture_and_share_what_was_asked(size, overlap):
     form = Form(height=64, width=64, channels=1, depth="uint8", view="tile", overlap=overlap)
     found = places(*size, form)
     covered = np.zeros(size, int)
-    for p in found:
-        covered[p.top : p.top + 64, p.left : p.left + 64] += 1
+    for top, left in found:
+        covered[top : top + 64, left : left + 64] += 1
     assert covered.min() == 1
-    for name, length in (("top", size[0]), ("left", size[1])):
-        starts = np.unique([getattr(p, name) for p in found])
+    for begins, length in zip(zip(*found, strict=True), size, strict=True):
+        starts = np.unique(begins)
         assert (64 - np.diff(starts) >= overlap).all()
         assert starts[-1] + 64 == max(length, 64)
 
@@ -150,6 +150,14 @@ def test_how_files_are_read_is_said_on_the_command_line(scenes, tmp_path):
             reading([pair])
     with pytest.raises(UserError, match="read whole"):
         read_images(scenes[0] / "data", size=16, overlap=4)
+
+
+@pytest.mark.parametrize("overlap", [16, 20])
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_tiles_that_overlap_by_a_whole_side_are_refused(tmp_path, overlap, in_memory):
+    Image.fromarray(ramp(64, 64)).save(tmp_path / "a.png")
+    with pytest.raises(UserError, match=f"overlap={overlap} of tiles of 16 x 16"):
+        read_images(ramp(64, 64)[None] if in_memory else tmp_path, size=16, view="tile", overlap=overlap)
 
 
 def test_groups_are_whole_on_either_side(seed):

@@ -66,7 +66,7 @@ class ClassifierNet(nn.Module):
     """Encoder with nothing hidden -> pooled patches (or the class token) -> norm -> linear. The norm stands behind the
     pooling, as in MAE's fine-tuning, and starts as the encoder's final one. With pooling 'grid' it stands before: the
     head reads what `embed(pooling="grid")` gives. With `gradients` it reads the oriented gradients of the whole picture
-    beside (`gradients.picture_gradients`)."""
+    beside (`codec.picture_gradients`)."""
 
     def __init__(
         self,

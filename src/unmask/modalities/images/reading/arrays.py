@@ -213,11 +213,16 @@ def refuse_unread(how: ReadOptions, what: str, *names: str) -> None:
             raise UserError(f"{setting(name, value)} of {what}: nothing reads it", hint="Leave it out.")
 
 
-def tiled(images: ImageSet, how: ReadOptions) -> ImageSet:
-    """Pictures in memory cut into tiles of `how.size`."""
+def tile_size(how: ReadOptions) -> tuple[int, int]:
+    """(height, width) of the tiles that are asked for."""
     if how.size is None or callable(how.size):
         raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
-    height, width = sides(how.size)
+    return sides(how.size)
+
+
+def tiled(images: ImageSet, how: ReadOptions) -> ImageSet:
+    """Pictures in memory cut into tiles of `how.size`."""
+    height, width = tile_size(how)
     form = Form(
         height=height, width=width, channels=images.channels, depth=images.depth, view="tile", overlap=how.overlap
     )

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from unmask.errors import UserError
 from unmask.modalities.images.formats import deep, dicom, everyday, nifti, tiff
 from unmask.modalities.images.formats import numpy as numpy_files
 from unmask.modalities.images.formats.picture import (
@@ -55,7 +56,7 @@ View = Literal["shrink", "tile"]
 class Form:
     """What every picture of a set is brought to. `view`: 'shrink' brings a picture to the size (covers it, cut to the
     middle); 'tile' cuts it into pieces of the size at its own resolution, each an example; `overlap`: pixels that
-    neighbouring tiles share, at least."""
+    neighbouring tiles share, at least; refused where that is all of one."""
 
     height: int
     width: int
@@ -63,6 +64,11 @@ class Form:
     depth: str
     view: View = "shrink"
     overlap: int = 0
+
+    def __post_init__(self) -> None:
+        if self.view == "tile" and self.overlap >= min(self.height, self.width):
+            what = f"overlap={self.overlap} of tiles of {self.width} x {self.height}"
+            raise UserError(what, hint="Expected less than their side.")
 
     @property
     def shape(self) -> tuple[int, int, int]:

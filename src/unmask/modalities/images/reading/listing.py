@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, first_of, option, setting
+from unmask.errors import UserError, first_of, option
 from unmask.modalities.images.formats.picture import Ambiguous, Broken, Header, Source
-from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, common_size
+from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, common_size, tile_size
 from unmask.modalities.images.reading.decode import (
     Form,
     PictureFiles,
@@ -106,11 +106,8 @@ def in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[Hea
 
 
 def form_of(found: Sequence[tuple[str, Header]], how: ReadOptions) -> Form:
-    if (how.size is None or callable(how.size)) and how.view == "tile":
-        raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
-    height, width = common_size([(name, h.height, h.width) for name, h in found], how.size)
-    if how.view == "tile" and how.overlap >= min(height, width):
-        raise UserError(f"overlap={how.overlap} of tiles of {width} x {height}", hint="Expected less than their side.")
+    tiles = how.view == "tile"
+    height, width = tile_size(how) if tiles else common_size([(n, h.height, h.width) for n, h in found], how.size)
     return Form(
         height=height,
         width=width,
