@@ -130,15 +130,15 @@ def test_a_file_of_separators_has_no_rows(tmp_path):
         as_items(path)
 
 
-def test_what_cannot_be_compared_is_refused_before_training(model):
+def test_what_cannot_be_compared_is_refused_before_training(model, tmp_path):
     with pytest.raises(UserError, match=r"metric=acuracy\n.*'accuracy'"):
         finetune(model, sentiment(), task="classify", metric="acuracy", **QUICK)
     with pytest.raises(UserError, match="metric=f1"):
         finetune(model, ["a", "b"], task="similarity", metric="f1", **QUICK)
     with pytest.raises(UserError, match="several seeds without validation data"):
-        seeds(model, sentiment(), task="classify", count=2, **QUICK)
+        seeds(model, sentiment(), task="classify", count=2, out=tmp_path / "out", **QUICK)
     with pytest.raises(UserError, match="adapting without validation data"):
-        compare_domain_adaptation(model, sentiment(), "nowhere.txt", task="classify", **QUICK)
+        compare_domain_adaptation(model, sentiment(), "nowhere.txt", task="classify", out=tmp_path / "out", **QUICK)
     with pytest.raises(UserError, match="seed=-1"):
         finetune(model, sentiment(), task="classify", seed=-1, **QUICK)
 

@@ -261,7 +261,8 @@ def test_similarity(tmp_path, loss):
 
 def test_seeds_freeze_checkpointing_and_early_stop(tmp_path):
     model, data = folder(tmp_path / "model"), sentiment(24)
-    found = seeds(model, data, task="classify", validation=data, count=2, **(FAST | {"epochs": 2}))
+    best = tmp_path / "best"
+    found = seeds(model, data, task="classify", validation=data, count=2, out=best, **(FAST | {"epochs": 2}))
     assert len(found["over_seeds"]["values"]) == 2
     assert found["over_seeds"]["low"] <= found["over_seeds"]["mean"] <= found["over_seeds"]["high"]
     finetune(model, data, task="classify", validation=data, freeze=1, out=tmp_path / "frozen", **FAST)
@@ -378,8 +379,14 @@ def test_the_least_error_is_the_best(tmp_path, monkeypatch):
     errors = [row["rmse"] for row in result["history"]]
     assert result["value"] == pytest.approx(min(errors)) != pytest.approx(max(errors))
     values = {0: 0.5, 1: 0.9, 2: 0.2}
-    monkeypatch.setattr(room, "finetune", lambda *_, seed, **__: {"metric": "rmse", "value": values[seed]})
-    assert room.over_seeds("model", numbers, task="classify", validation=numbers, count=3)[1] == 2
+
+    def tuned(*_, seed, out, **__):
+        out.mkdir()
+        return {"metric": "rmse", "value": values[seed]}
+
+    monkeypatch.setattr(room, "finetune", tuned)
+    best = tmp_path / "best"
+    assert room.over_seeds("model", numbers, task="classify", validation=numbers, count=3, out=best)[1] == 2
 
 
 def test_a_published_classifier_with_default_labels_predicts(tmp_path):

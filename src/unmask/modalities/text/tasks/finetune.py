@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -324,9 +323,7 @@ def evaluate(
     return JudgedFigures(judged, judged_shown)
 
 
-def seeds(
-    model: str | Path, train: Any, *, task: str, count: int, out: str | Path | None = None, **options: Any
-) -> dict[str, Any]:
+def seeds(model: str | Path, train: Any, *, task: str, count: int, out: str | Path, **options: Any) -> dict[str, Any]:
     """Fine-tune with seeds seed..seed+count-1; mean and 95 % t interval of the metric. `out` gets the best one."""
     runs, best = over_seeds(model, train, task=task, count=count, out=out, **options)
     values = [run["value"] for run in runs]
@@ -336,35 +333,26 @@ def seeds(
 
 @writes_model
 def over_seeds(
-    model: str | Path,
-    train: Any,
-    *,
-    task: str,
-    count: int,
-    out: str | Path | None = None,
-    seed: int = 0,
-    **options: Any,
+    model: str | Path, train: Any, *, task: str, count: int, out: str | Path, seed: int = 0, **options: Any
 ) -> tuple[list[dict[str, Any]], int]:
     """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one."""
     require_validation(options, "several seeds")
     check_one_process("fine-tuning with several seeds")
     runs: list[dict[str, Any]] = []
     best = 0
-    with contextlib.nullcontext() if out is None else written_folder(out) as kept:
+    with written_folder(out) as kept:
         for number in range(count):
-            trial = None if kept is None else temporary_name(kept)
+            trial = temporary_name(kept)
             try:
-                with contextlib.nullcontext() if trial is None or out is None else in_place_of(trial, out):
+                with in_place_of(trial, out):
                     runs.append(finetune(model, train, task=task, seed=seed + number, out=trial, **options))
                 best = max(range(len(runs)), key=lambda i: merit(runs[i]["metric"], runs[i]["value"]))
-                if trial is not None and kept is not None and best == number:
+                if best == number:
                     remove(kept)
                     os.rename(trial, kept)  # within what is not there yet
             finally:
-                if trial is not None:
-                    remove(trial)
-    if out is not None:
-        runs[best]["out"] = str(out)
+                remove(trial)
+    runs[best]["out"] = str(out)
     return runs, best
 
 
@@ -395,9 +383,8 @@ def compare_domain_adaptation(
     texts: str | list[str],
     *,
     task: str,
+    out: str | Path,
     count: int = 1,
-    out: str | Path | None = None,
-    general: str | None = None,
     adaptation: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -405,12 +392,11 @@ def compare_domain_adaptation(
 
     Args:
         count: seeds of either side.
-        general: held-out general text, to measure what adapting makes the model forget.
         adaptation: settings of `adapt`.
 
     Returns:
-        The result of the kept model, with `adaptation`: masked-token loss before and after on the domain (and on
-        general text), the task's values per seed for either side, the mean gain (more is better, of an error too) with
+        The result of the kept model, with `adaptation`: masked-token loss before and after on the domain, the
+        task's values per seed for either side, the mean gain (more is better, of an error too) with
         a paired 95 % t interval, `pays`.
     """
     check_one_process("fine-tuning that adapts first")
@@ -422,14 +408,13 @@ def compare_domain_adaptation(
             texts,
             Path(scratch) / "adapted",
             settings=settings,
-            general=general,
             console=bool(options.get("console", True)),
         )
         sides: dict[str, list[float]] = {}
         found: dict[str, dict[str, Any]] = {}
         for name, source in (("plain", model), ("adapted", Path(scratch) / "adapted")):
-            place = None if out is None else Path(scratch) / f"best-{name}"
-            with contextlib.nullcontext() if place is None or out is None else in_place_of(place, out):
+            place = Path(scratch) / f"best-{name}"
+            with in_place_of(place, out):
                 runs, best = over_seeds(source, train, task=task, count=count, out=place, **options)
             sides[name], found[name] = [run["value"] for run in runs], runs[best]
         metric = found["plain"]["metric"]
@@ -437,10 +422,9 @@ def compare_domain_adaptation(
         gain, low, high = mean_interval(np.subtract(merits["adapted"], merits["plain"]))
         better = "adapted" if gain > 0 else "plain"
         result = found[better]
-        if out is not None:
-            with written_folder(out) as place:
-                shutil.copytree(Path(scratch) / f"best-{better}", place, dirs_exist_ok=True)
-            result["out"] = str(out)
+        with written_folder(out) as place:
+            shutil.copytree(Path(scratch) / f"best-{better}", place, dirs_exist_ok=True)
+        result["out"] = str(out)
     table = {
         "before": adapted.before,
         "after": adapted.after,
