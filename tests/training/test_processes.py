@@ -39,6 +39,8 @@ with processes.first_process_first(TrainSettings(device="cpu")) as first:
         time.sleep(4)
         (out / "prepared").write_text("")
     found["prepared"] = (out / "prepared").exists()
+# What follows is no matter of time.
+torch.distributed.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=200))
 
 
 def trained(name, resume=False, steps=4, **more):
