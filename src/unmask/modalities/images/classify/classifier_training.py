@@ -174,8 +174,7 @@ class PictureFinetuning(Finetunable):
         """Pictures, augmented and mixed, and their targets."""
         train = self.train
         generator = torch.Generator().manual_seed(hash((self.seed, number)) % 2**31)
-        seen = (
-            self.augment(model_floats(train, numbers), numbers, key=(self.seed, epoch)) - self.mean
-        ) / self.deviation
+        pixels = self.augment(model_floats(train, numbers), numbers, key=(self.seed, epoch))
+        seen = (pixels - self.mean) / self.deviation
         mixup, cutmix = self.settings.mixup, self.settings.cutmix
         return mix_batch(seen, self.targets[numbers], mixup=mixup, cutmix=cutmix, generator=generator)
