@@ -283,6 +283,19 @@ def test_units_and_marks_behind_numbers(suffix, count):
     assert "suffix" not in found
 
 
+def test_numbers_in_two_units_are_refused_and_site_numbers_are_identifiers():
+    weights = [f"{v + 0.5} kg" if v % 3 else f"{2 * v} lb" for v in range(30, 90)]
+    column, found = look_at(weights)
+    assert column.kind == "numeric"
+    assert len(found["suffix"].cells) == 60
+    assert 'if all cells are in one unit: [columns.x] suffixes = ["kg", "lb"]' in found["suffix"].add
+    some = look_at([f"{v}" for v in range(90)] + ["154 lb"])[1]["suffix"]  # the others may be kg
+    assert 'if all cells are in one unit: [columns.x] suffixes = ["lb"]' in some.add
+    every = look_at([f"{v / 4} kg" for v in range(90)])[1]["suffix"]
+    assert every.add == 'To read the numbers before it: [columns.x] suffixes = ["kg"]'
+    assert look_at([f"{1000 + v} {'LON' if v % 3 else 'PAR'}" for v in range(60)])[0].kind == "id"
+
+
 def test_unknown_among_numbers_is_refused_with_the_line_to_add():
     cells = [str(v % 50) for v in range(60)] + ["Unknown"] * 20
     with pytest.raises(

@@ -172,9 +172,10 @@ def _mostly_numbers(c: RawColumn) -> bool:
     whole, distinct = plain + int(c.counts[c.bad & limits].sum()), int((~c.bad).sum())
     if (whole >= 0.5 * c.rows and distinct > 12) or (whole >= 0.9 * c.rows and distinct >= 3):
         return True
-    # All of them with one unit behind: "12 mmol/l".
+    # All of them with a unit behind: "12 mmol/l"; or with a few, some of them fractions, which no identifier is.
     units = {m["suffix"] for m in found if m is not None and m["suffix"]}
-    return len(c.values) > 12 and all(m is not None for m in found) and len(units) == 1
+    fractions = any(m is not None and {".", ","} & set(m["number"]) for m in found)
+    return len(c.values) > 12 and None not in found and 1 <= len(units) <= (4 if fractions else 1)
 
 
 def _numeric_kind(c: RawColumn) -> Kind:

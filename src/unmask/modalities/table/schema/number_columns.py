@@ -135,7 +135,8 @@ def _misfits(c: RawColumn) -> None:
         c.error("words", says, f"If these mean that there is no value: {c.setting(f'missing = {listed}')}", words)
     if marked:
         listed = json.dumps(sorted(suffixes), ensure_ascii=False)
-        c.error("suffix", says, f"To read the numbers before it: {c.setting(f'suffixes = {listed}')}", marked)
+        unit = ", if all cells are in one unit" if len(suffixes) > 1 or len(marked) < len(c.values) else ""
+        c.error("suffix", says, f"To read the numbers before it{unit}: {c.setting(f'suffixes = {listed}')}", marked)
     if unnamed := [v for v in rest if isinstance(v, str) and LIMIT_WORDS.fullmatch(v)]:
         hint = f"Say what the limit is: {c.setting('lod = 0.5')} (of detection; the upper one is uloq)."
         c.error("limit_word", f"{says}: a limit that nobody gave", hint, unnamed)
