@@ -186,6 +186,11 @@ def test_footnotes_and_statistics_below_a_table_are_said():
     for patient in ({"id": "UKE-0301"}, {"id": "B1"}, {"id": "UKE-0301", "age": 60.0}, {"age": 60.0, "bmi": 59.0}):
         assert said(patient) == []
     assert said({"id": "Mean", "sex": "a", "age": 60.0}) == []
+    table = table.drop(columns="id").replace({"arm": {"a": "arm a", "b": "arm b"}})
+    tail = {"sex": "Mean", "age": 61, "bmi": 60}, {"sex": "SD", "age": 9, "bmi": 9}, {"arm": "note: bmi in kg"}
+    assert said(*tail) == ["row 80 ('sex': 'Mean'), row 81 ('sex': 'SD'), row 82 ('arm': 'note: bmi in kg')"]
+    for patient in ({"sex": "f", "age": 61.5}, {"arm": "arm c"}, {"sex": "n", "age": 60.0}, {"arm": "arm a"}):
+        assert said(patient) == []
 
 
 def test_what_a_column_was_said_to_be_is_shown_and_kept_in_the_next_command(tmp_path):

@@ -324,8 +324,9 @@ _STATISTIC = re.compile(
 def below_table(
     columns: Sequence[Column], cells: Sequence[np.ndarray], missing: Sequence[str], frame: Frame
 ) -> list[Finding]:
-    """The last rows that hold one text alone, beside numbers at most, which is unlike the others of its column (blanks
-    or signs that none has, or no digit where all have one): footnotes, and statistics of the rows above."""
+    """The last rows that hold one text alone, beside numbers at most, which is unlike the others of its column (a blank
+    or sign that none has, no digit where all have one, or a statistic's name): footnotes, and statistics of the rows
+    above."""
     filled = np.array([~is_missing(x[-TAIL:], (*missing, *c.missing)) for c, x in zip(columns, cells, strict=True)])
     quantity = np.array([c.is_quantity for c in columns])
     levels, rows = sum(c.kind in ("nominal", "ordinal") for c in columns), []
@@ -338,14 +339,15 @@ def below_table(
         place, alone = held[0], filled[:, row].sum() == 1
         at = len(frame) - TAIL + row
         text = text_of(cells[place][at])
-        sign, digits = _NOTE.search(text), re.search(r"\d", text)
+        sign, digits, statistic = {*_NOTE.findall(text)}, re.search(r"\d", text), _STATISTIC.fullmatch(text)
         if digits and not sign:  # as identifiers are: the cells above need no look
             break
-        above = [text_of(v) for v in cells[place][:-TAIL] if not no_value(v)]
-        note = sign and not any(map(_NOTE.search, above))
-        word = not digits and all(re.search(r"\d", v) for v in above)
+        above = {text_of(v) for v in cells[place][:-TAIL] if not no_value(v)}
+        note = sign - {s for v in above for s in _NOTE.findall(v)}
+        named = statistic is not None and len(text) > 1 and text not in above  # N alone may be a no
+        word = named or (not digits and all(re.search(r"\d", v) for v in above))
         several = levels - (columns[place].kind in ("nominal", "ordinal")) >= 2
-        if not above or not (note or word) or not (alone or several or _STATISTIC.fullmatch(text)):
+        if not above or not (note or word) or not (alone or several or statistic):
             break
         rows.append(f"row {frame.row_name(at)} ({columns[place].name!r}: {text[:40]!r})")
     text = f"{', '.join(reversed(rows))}: the table's last, unlike the cells above; read as patients. If it is none:"
