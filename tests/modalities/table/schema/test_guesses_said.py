@@ -145,6 +145,24 @@ def test_two_numbers_in_one_cell_are_warned_of(first, second, between):
     assert [f.column for f in found.findings if f.code == "two_numbers"] == ["bp"]
 
 
+def test_quantities_among_words_are_warned_of_and_names_are_not():
+    """Ages in years and months were left out as identifiers."""
+    k = np.arange(300)
+    texts = {
+        "age": [f"{30 + i % 60} years" if i % 5 else f"{1 + i % 11} months" for i in k],
+        "short": [f"{30 + i % 60}y" if i % 5 else f"{1 + i % 11}m" for i in k],
+        "weight": [f"~{40 + i / 4:.2f}" if i % 3 else f"{40 + i / 4:.2f} kg" for i in k],
+        "crp": [f"{i / 4:.2f} (0.1-5)" for i in k],
+        "site": [f"{1000 + i} {'LON' if i % 3 else 'PAR'}" for i in k],
+        "icd": [f"I{10 + i % 80}.{i % 9}" for i in k],
+        "room": [f"{i}{'AB'[i % 2]}" for i in k],
+        "band": [f"{5 * (i % 18)} to {5 * (i % 18) + 4}" for i in k],
+        "y": k / 7,
+    }
+    found = describe(pd.DataFrame(texts))
+    assert [f.column for f in found.findings if f.code == "quantities_among_words"] == [*texts][:4]
+
+
 def test_a_row_of_means_or_sums_below_a_sheet_is_said():
     """It counted as a patient."""
     rng = np.random.default_rng(0)

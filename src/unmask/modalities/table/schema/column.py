@@ -32,8 +32,8 @@ from unmask.modalities.table.schema.suspicious_values import (
     dates_as_numbers,
     kept_words,
     no_value_words,
+    quantities_in_texts,
     repeated_ids,
-    two_numbers,
 )
 from unmask.names import repeats_individuals
 
@@ -204,7 +204,7 @@ def _numeric_kind(c: RawColumn) -> Kind:
 def _text_kind(c: RawColumn, texts: list[str]) -> Kind:
     if is_free_text(texts, c.rows, len(c.raw)):
         return _left_out(c, "text", "is free text", "sentences, mostly not repeated", 0)
-    two_numbers(c, texts)
+    quantities_in_texts(c, texts)
     if c.levels is None or len(texts) > 12:
         why = texts_are_ids(c, texts)
         if why is not None:

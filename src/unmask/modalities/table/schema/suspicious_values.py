@@ -15,6 +15,7 @@ import numpy as np
 
 from unmask.errors import option
 from unmask.given import natural, no_value
+from unmask.modalities.table.reading.decimal_marks import CELL
 from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing, text_of
@@ -107,14 +108,24 @@ _TWO_NUMBERS = re.compile(r"\d+(?:[.,]\d+)?\s*([/+:;|x×])\s*\d+(?:[.,]\d+)?")
 """Blood pressures, weeks and days of a pregnancy; not 40-49, which is a level."""
 
 
-def two_numbers(c: RawColumn, texts: Sequence[str]) -> None:
-    """Nearly all cells hold two numbers, with one and the same separator between."""
-    found = Counter(m[1] for t in texts if (m := _TWO_NUMBERS.fullmatch(t.strip())))
-    if len(texts) > 12 and found and max(found.values()) >= 0.9 * len(texts):
+_FRACTION = re.compile(r"(?<![\w.,])\d+[.,]\d+(?![\d.,])")
+
+
+def quantities_in_texts(c: RawColumn, texts: Sequence[str]) -> None:
+    """Texts that hold quantities, which are not used then: nearly all hold two numbers with one and the same separator
+    between, or a fraction, which no name has; or all are a number with one of a few words behind, such as units."""
+    if len(texts) <= 12:
+        return
+    some = texts[:: 1 + len(texts) // 2000]
+    unused = f", such as {max(some, key=len)!r}: taken for a text, of which the numbers are not used. Write"
+    pairs = Counter(m[1] for t in some if (m := _TWO_NUMBERS.fullmatch(t.strip())))
+    words = {m and m["suffix"] for m in map(CELL.fullmatch, some)}
+    units = len(words) <= 4 and all(w is not None and re.search("[a-zµ%]", w) for w in words)
+    if pairs and max(pairs.values()) >= 0.9 * len(some):
+        c.warn("two_numbers", f"{c.name!r} holds two numbers in one cell{unused} each into a column of its own.")
+    elif units or sum(bool(_FRACTION.search(t)) for t in some) >= 0.9 * len(some):
         c.warn(
-            "two_numbers",
-            f"{c.name!r} holds two numbers in one cell, such as {texts[0]!r}: taken for a text, of which the numbers "
-            "are not used. Write each into a column of its own.",
+            "quantities_among_words", f"{c.name!r} holds numbers among words{unused} the numbers alone, in one unit."
         )
 
 
