@@ -118,6 +118,8 @@ def test_all_bad_times_are_named_at_once():
             "'outcome' is coded 'censored'",
         ),
         (cohort().rename(columns={"time": "survival_months", "status": "os_event"}), "the names are not certain"),
+        (cohort().rename(columns={"time": "days"}), "the names are not certain"),
+        (cohort().rename(columns={"time": "fu_years"}), "the names are not certain"),
     ],
 )
 def test_no_pair_is_never_silent(frame, why):

@@ -20,7 +20,10 @@ from unmask.modalities.table.schema.schema import Column, Schema
 DURATIONS = ("time", "duration", "futime", "survival_time", "followup")
 EVENTS = ("event", "status", "death", "died")
 """Names, in any case, by which columns with suitable values are taken as the pair where none is given."""
-_LIKE_DURATION = re.compile(r"(.*[_\W])?(time|duration|futime|survival|follow[_\W]?up|t?stop|os|pfs|dfs|rfs)([_\W].*)?")
+_LIKE_DURATION = re.compile(
+    r"(.*[_\W])?(time|duration|futime|survival|follow[_\W]?up|t?stop|os|pfs|dfs|rfs)([_\W].*)?|"
+    r"((surv|fu)[_\W]?)?(days|weeks|months|years)|surv"
+)
 _LIKE_EVENT = re.compile(
     r"(.*[_\W])?(event|status|death|died|dead|deceased|cens(or(ed|ing)?)?|vital|outcome)([_\W].*)?"
 )
