@@ -259,63 +259,46 @@ def targets(task: TextTask, prepared: Prepared) -> np.ndarray:
     return target.reshape(len(target), -1).astype(np.float32)
 
 
-def fit_words(
-    items: Sequence[Any],
-    target: np.ndarray,
-    problem: str,
-    *,
-    weights: np.ndarray | None = None,
-    seed: int = 0,
-    strength: float | None = None,
-) -> Baseline | None:
-    """TF-IDF of words and pairs of words (sublinear counts, pairs that occur twice), then a linear model; C by
-    cross-validation.
-
-    None where the texts hold no words.
-    """
+def fit_words(items: Sequence[Any], target: np.ndarray, problem: str, **options: Any) -> Baseline | None:
+    """TF-IDF of words and pairs of words (sublinear counts, pairs that occur twice), then a linear model; None where
+    the texts hold no words. `options`: see `_linear`."""
     counter = _fitted("words", items, most=MOST_TERMS)
     if counter is None:
         return None
-    features, loss = _counts(counter, items), LOSSES[problem]
-    if strength is None:
-        strength = _strength(features, target, loss, items, weights, seed, (100.0, 10.0, 1.0, 0.1), most=2000)
-    found = linear.fit(features, target, loss, strength, weights=weights, steps=60)
+    features, strengths = _counts(counter, items), (100.0, 10.0, 1.0, 0.1)
+    found = _linear(features, target, LOSSES[problem], items, strengths, most=2000, steps=60, **options)
     return Baseline("words", problem, found, terms=list(counter.get_feature_names_out()), idf=counter.idf_)
 
 
 def fit_pair_vectors(
-    vectors: tuple[np.ndarray, np.ndarray],
-    items: Sequence[Any],
-    target: np.ndarray,
-    problem: str,
-    *,
-    weights: np.ndarray | None = None,
-    seed: int = 0,
-    strength: float | None = None,
+    vectors: tuple[np.ndarray, np.ndarray], items: Sequence[Any], target: np.ndarray, problem: str, **options: Any
 ) -> Baseline:
-    """A linear model of how the vectors of two texts differ and agree; C by cross-validation."""
+    """A linear model of how the vectors of two texts differ and agree. `options`: see `_linear`."""
     x = pair_features(*vectors)
     mean, deviation = x.mean(0), np.maximum(x.std(0), 1e-6)
     x, loss = ((x - mean) / deviation).astype(np.float32), LOSSES.get(problem, LOSSES["regression"])
-    if strength is None:
-        strength = _strength(x, target, loss, items, weights, seed, (0.001, 0.01, 0.1, 1.0))
-    found = linear.fit(x, target, loss, strength, weights=weights)
+    found = _linear(x, target, loss, items, (0.001, 0.01, 0.1, 1.0), **options)
     return Baseline("apart", problem, found, mean=mean, deviation=deviation)
 
 
-def _strength(
+def _linear(
     features: Any,
     target: np.ndarray,
     loss: linear.Kind,
     items: Sequence[Any],
-    weights: np.ndarray | None,
-    seed: int,
     strengths: Sequence[float],
+    *,
+    weights: np.ndarray | None = None,
+    seed: int = 0,
+    strength: float | None = None,
     most: int = linear.ENOUGH,
-) -> float:
-    """C by cross-validation among `strengths`."""
-    options: dict[str, Any] = {"weights": weights, "groups": kept_together(items), "seed": seed, "most": most}
-    return linear.cross_validated([features], target, loss, strengths=strengths, **options)[1]
+    steps: int = 200,
+) -> linear.Linear:
+    """A linear model of the features of `items`; C by cross-validation among `strengths`, unless `strength` says it."""
+    if strength is None:
+        options: dict[str, Any] = {"weights": weights, "groups": kept_together(items), "seed": seed, "most": most}
+        strength = linear.cross_validated([features], target, loss, strengths=strengths, **options)[1]
+    return linear.fit(features, target, loss, strength, weights=weights, steps=steps)
 
 
 def fit_cosine(items: Sequence[Any]) -> Baseline | None:
