@@ -4,8 +4,8 @@
     python benchmarks/text_drafts.py WORK hard --like WORK/masked-0-4585 --steps 4585 --seed 0 ...
 
 `short-first`: the first three tenths of the steps are made of pieces of at most 40 tokens, the others of all pieces.
-`hard` and `easy`: tokens are hidden in proportion to how often the model of `--like` is wrong (right) about them when
-they are hidden in training text. After Edman & Fraser 2025 (arXiv 2510.20475), who follow the model while it learns;
+`hard`: tokens are hidden in proportion to how often the model of `--like` is wrong about them when they are hidden in
+training text. After Edman & Fraser 2025 (arXiv 2510.20475), who follow the model while it learns;
 here the weights do not change, so that a mask stays a function of seed, epoch and example.
 """
 
@@ -71,8 +71,8 @@ def share_right(folder: Path, data: Path) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
-    parser.add_argument("draft", choices=["short-first", "hard", "easy"])
-    parser.add_argument("--like", type=Path, help="a model that was trained without, for hard and easy")
+    parser.add_argument("draft", choices=["short-first", "hard"])
+    parser.add_argument("--like", type=Path, help="a model that was trained without, for hard")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shape", default="{}", help="settings, JSON")
@@ -80,19 +80,19 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=100, help="per paradigm")
     args = parser.parse_args()
     shape = {"causal": 0.0, **json.loads(args.shape)}
-    settings, patched = text_recipes.settings_of({}, shape, args.seed), pretrain.__dict__
+    settings = text_recipes.settings_of({}, shape, args.seed)
+    patched: Any = pretrain
     if args.draft == "short-first":
-        patched["PackedSampler"] = short_first(args.steps)
+        patched.PackedSampler = short_first(args.steps)
     else:
         share = share_right(args.like, text_recipes.prepared(args.work, settings))
-        weight = np.maximum(1 - share, 0.05) if args.draft == "hard" else share + 0.1
-        plain = pretrain.corruption_of
+        weight, plain = np.maximum(1 - share, 0.05), pretrain.corruption_of
 
         def weighted(settings: TextSettings, cache: Any = None) -> Corruption:
             found = plain(settings, cache)
             return dataclasses.replace(found, select=Weighted(ratio=found.select.ratio, weight=weight))
 
-        patched["corruption_of"] = weighted
+        patched.corruption_of = weighted
     text_recipes.RECIPES[args.draft] = {}
     made = text_recipes.ours(args.work, args.draft, shape, args.seed, 0, args.steps)
     judged = text_recipes.judged(args.work, made["folder"], settings.slots, args.blimp, args.pairs)

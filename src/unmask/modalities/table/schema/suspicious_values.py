@@ -109,6 +109,7 @@ _TWO_NUMBERS = re.compile(r"\d+(?:[.,]\d+)?\s*([/+:;|x×])\s*\d+(?:[.,]\d+)?")
 
 
 _FRACTION = re.compile(r"(?<![\w.,])\d+[.,]\d+(?![\d.,])")
+"""Not in I21.4, a diagnosis, nor in 1.2.840 or a date."""
 
 
 def quantities_in_texts(c: RawColumn, texts: Sequence[str]) -> None:
